@@ -1,0 +1,1 @@
+"""The HTTP front: validate, tokenize, submit, relay. Never imports torch or `workers`."""

@@ -1,0 +1,1 @@
+"""Hardware workers: a supervisor process and an engine process that packs requests into static shapes."""

@@ -1,0 +1,27 @@
+"""Engines by name. `create` imports only the one that is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from common.errors import StartError
+
+if TYPE_CHECKING:
+    from common.config import Settings
+    from workers.engines.base import Engine
+
+BACKENDS = {
+    "cpu": "workers.engines.cpu:CpuEngine",
+    "oracle": "workers.engines.oracle:OracleEngine",
+}
+
+
+def create(settings: Settings, model_path: str, worker: str) -> Engine:
+    """Builds the engine named by `settings.backend`, not yet loaded; raises `StartError` for an unknown name."""
+    target = BACKENDS.get(settings.backend)
+    if target is None:
+        raise StartError(f"FARM_BACKEND={settings.backend} is not supported; supported: {', '.join(sorted(BACKENDS))}")
+    module, name = target.split(":")
+    engine: Engine = getattr(import_module(module), name)(settings, model_path, worker)
+    return engine
