@@ -1,0 +1,225 @@
+"""All settings of a process: read once, frozen, checked (TGI reference §6.1, §6.3; own names start with `FARM_`)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from importlib.metadata import version as installed_version
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from common import flags
+from common.errors import StartError
+from common.flags import Option
+
+DEMO_MODEL = "SmolLM2-135M-Instruct"
+"""The model whose 4-bit weights come as a Python package; not a hub id."""
+
+HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
+
+ONE_HOST = {"hostname": "127.0.0.1", "port": 8080, "max_concurrent_requests": 128}
+"""Defaults of `tokenfarm up`."""
+
+
+def tgi(default: Any, help: str, **spec: Any) -> Any:
+    """A setting as TGI has it; `names` are its environment names when they are more or others than the field's."""
+    return _option(default, {"help": help, **spec})
+
+
+def own(default: Any, help: str, **spec: Any) -> Any:
+    """A setting of the farm: its environment name is `FARM_…` unless `names` are given."""
+    return _option(default, {"help": help, "own": True, **spec})
+
+
+def _option(default: Any, metadata: dict[str, Any]) -> Any:
+    return field(default=default, metadata=metadata, repr=not metadata.get("secret", False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One process' settings. None means: not given, the part that uses it decides."""
+
+    model_id: str = tgi(DEMO_MODEL, "hub id, folder or GGUF file")
+    revision: str | None = tgi(None, "hub revision")
+    dtype: str = tgi("auto", "precision of weights and activations", choices=("auto", "float16", "bfloat16", "float32"))
+    quantize: str | None = tgi(None, "how the weights are quantized")
+    trust_remote_code: bool = tgi(False, "allow pickled weights and code that comes with a model")
+    tokenizer_config_path: str | None = tgi(None, "another tokenizer_config.json, for its chat template")
+    sharded: bool | None = tgi(None, "run one worker on several devices")
+    num_shard: int | None = tgi(None, "how many devices", least=1)
+    huggingface_hub_cache: str | None = tgi(None, "folder of downloaded models", names=("HUGGINGFACE_HUB_CACHE", "HF_HUB_CACHE"))
+    hf_home: str | None = tgi(None, "folder of the hub library", flag=False)
+    hf_endpoint: str | None = tgi(None, "address of the hub", flag=False)
+    hf_hub_offline: bool = tgi(False, "never ask the hub", flag=False)
+    hf_token: str | None = tgi(None, "token of the hub", names=HUB_TOKENS, flag=False, secret=True)
+
+    max_concurrent_requests: int | None = tgi(None, "requests one gateway holds at once", least=1)
+    max_best_of: int = tgi(2, "largest best_of", least=1)
+    max_stop_sequences: int = tgi(4, "most stop sequences of a request", least=0)
+    max_top_n_tokens: int = tgi(5, "most top tokens of a request", least=0)
+    max_input_tokens: int | None = tgi(None, "most tokens of a prompt", names=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"), least=1)
+    max_total_tokens: int | None = tgi(None, "most tokens of prompt and output", least=2)
+    max_client_batch_size: int = tgi(4, "most prompts of one completions request", least=1)
+    payload_limit: int = tgi(2_000_000, "largest body in bytes", least=1)
+    disable_grammar_support: bool = tgi(False, "refuse grammars and tools")
+    enable_prefill_logprobs: bool = tgi(False, "allow log-probabilities of prompts")
+    max_batch_size: int | None = tgi(None, "rows of a worker's batch", least=1)
+    max_batch_prefill_tokens: int | None = tgi(None, "most tokens of one prefill", least=1)
+    max_batch_total_tokens: int | None = tgi(None, "most tokens of a batch", least=1)
+    waiting_served_ratio: float = tgi(0.3, "waiting requests ÷ running ones that start a prefill", least=0)
+    max_waiting_tokens: int = tgi(20, "steps after which waiting requests start a prefill", least=0)
+
+    hostname: str = tgi("0.0.0.0", "address to listen on")
+    port: int = tgi(3000, "port to listen on", least=0, most=65535)
+    api_key: str | None = tgi(None, "key that clients must send", secret=True)
+    cors_allow_origin: tuple[str, ...] = tgi((), "origins a browser may come from; any when unset")
+    json_output: bool = tgi(False, "log in JSON")
+    log_level: str = tgi("info", "least level of a log line", flag=False, choices=("trace", "debug", "info", "warn", "error"))
+    compute_type: str | None = tgi(None, "what the header x-compute-type says", flag=False)
+    drain_s: float = tgi(90.0, "seconds running requests get to end", names=("GRACEFUL_TERMINATION_TIMEOUT", "FARM_DRAIN_S"), least=0)
+    env: bool = tgi(False, "print the settings at start", names=())
+
+    farm: str = own("farm", "name of the farm; two farms may share a Redis", names=("FARM",))
+    backend: str = own("cpu", "engine of a worker")
+    workers: int = own(1, "workers of one host", names=("WORKERS",), least=0, most=256)
+    served_name: str = own("", "name under which the model is served; the model id when unset")
+    redis_url: str = own("", "redis://, rediss:// or unix:// address of the broker", names=("REDIS_URL",), secret=True)
+    redis_password: str = own("", "password of the broker", flag=False, secret=True)
+    lease_s: float = own(10.0, "seconds without a sign of life after which a worker's requests are taken over", least=0.1)
+    orphan_s: float = own(15.0, "seconds after which requests of a lost gateway are cancelled", least=0.1)
+    queue_factor: float = own(4.0, "waiting requests per slot of a lane", least=0)
+    queue_when_cold: bool = own(False, "let requests wait while no worker is ready")
+    lanes: tuple[int, ...] = own((), "length classes in tokens; the worker's own length when unset", least=2)
+    max_prefill_share: float = own(0.4, "most of the time that prefill may take beside running rows", least=0, most=1)
+    waste_max: float = own(0.3, "most padding of a prefill, as a share", least=0, most=1)
+    exact_max_tokens: int = own(256, "shown tokens up to which a takeover replays", least=0)
+    metrics_port: int = own(0, "port of a worker's /metrics; any free one when 0", least=0, most=65535)
+    gateway_id: str | None = own(None, "id of this gateway; host and random when unset")
+    worker_name: str | None = own(None, "name of this worker; host and random when unset")
+    oracle_prefill_ms: float = own(0.0, "time the oracle takes for a prefill", least=0)
+    oracle_step_ms: float = own(0.0, "time the oracle takes for a step", least=0)
+    oracle_salted: bool = own(False, "tokens of the oracle depend on its worker")
+    listen_fd: int | None = own(None, "listening socket handed over by the parent", flag=False, least=0)
+    parent_fd: int | None = own(None, "pipe that closes when the parent ends", flag=False, least=0)
+
+    notes: tuple[str, ...] = ()
+    """Lines to log once at start: what was given and has no effect."""
+
+    @classmethod
+    def from_env(
+        cls, env: Mapping[str, str], argv: Sequence[str] = (), *, defaults: Mapping[str, Any] | None = None, program: str = "tokenfarm"
+    ) -> Settings:
+        """Reads and checks everything; raises `StartError`, or `SystemExit(0)` after `--help` and `--version`."""
+        command = flags.parser((*OPTIONS, *WITHOUT_MEANING), program, version())
+        given = flags.read((*OPTIONS, *WITHOUT_MEANING), command, env, argv)
+        notes = [f"{given.pop(option.name)[0]} has no effect here" for option in WITHOUT_MEANING if option.name in given]
+        notes += [f"{key} is not a setting" for key in env if key not in OWN_ENVS and _looks_own(key)]
+        if "hostname" in given and not _is_address(given["hostname"][1]):
+            notes.append(f"HOSTNAME={given.pop('hostname')[1]} is not an IP address and is ignored")
+        values = {**(defaults or {}), **{name: value for name, (_, value) in given.items()}, "notes": tuple(notes)}
+        settings = cls(**values)
+        check(settings)
+        return settings
+
+    @property
+    def name(self) -> str:
+        """Under which name the model is served."""
+        return self.served_name or self.model_id
+
+    @property
+    def broker_url(self) -> str:
+        """`redis_url` with the password of `FARM_REDIS_PASSWORD(_FILE)`; a secret."""
+        if not self.redis_password:
+            return self.redis_url
+        url = urlsplit(self.redis_url)
+        user, _, host = url.netloc.rpartition("@")
+        return urlunsplit(url._replace(netloc=f"{user.split(':')[0]}:{quote(self.redis_password, safe='')}@{host}"))
+
+    def secrets(self) -> tuple[str, ...]:
+        """The values no log line may carry."""
+        found = (self.hf_token, self.api_key, self.redis_password, urlsplit(self.redis_url).password)
+        return tuple(value for value in found if value)
+
+    def describe(self) -> str:
+        """One line per setting, for people; secrets only as `set`."""
+        lines = []
+        for option in OPTIONS:
+            value = getattr(self, option.name)
+            lines.append(f"{(*option.envs, option.name)[0]}={'set' if option.secret and value else value}")
+        return "\n".join(lines)
+
+
+def check(settings: Settings) -> None:
+    """Raises `StartError` for settings that contradict each other (TGI reference §4.4, §6.2)."""
+    limits = [
+        ("max_input_tokens", "<", "max_total_tokens"),
+        ("max_input_tokens", "<=", "max_batch_prefill_tokens"),
+        ("max_batch_prefill_tokens", "<=", "max_batch_total_tokens"),
+        ("max_total_tokens", "<=", "max_batch_total_tokens"),
+    ]
+    for low, relation, high in limits:
+        a, b = getattr(settings, low), getattr(settings, high)
+        if a is not None and b is not None and (a > b or (a == b and relation == "<")):
+            raise StartError(f"Invalid argument: `{low}`({a}) must be {relation} `{high}`({b})")
+    if settings.sharded and (settings.num_shard or 1) < 2:
+        raise StartError(f"Invalid argument: SHARDED=true, allowed is false with NUM_SHARD={settings.num_shard or 1}")
+    if settings.max_total_tokens is not None and settings.lanes and settings.lanes[-1] > settings.max_total_tokens:
+        raise StartError(
+            f"Invalid argument: FARM_LANES={settings.lanes[-1]}, allowed is at most `max_total_tokens`({settings.max_total_tokens})"
+        )
+    if settings.redis_url and urlsplit(settings.redis_url).scheme not in ("redis", "rediss", "unix"):
+        raise StartError("Invalid argument: REDIS_URL, allowed is redis://host:port, rediss://host:port or unix:///path")
+
+
+def version() -> str:
+    """The installed version of the farm."""
+    return installed_version("tokenfarm")
+
+
+def _table(cls: type[Any]) -> tuple[Option, ...]:
+    return tuple(_row(entry) for entry in fields(cls) if entry.metadata)
+
+
+def _row(entry: Field[Any]) -> Option:
+    spec = dict(entry.metadata)
+    prefix = "FARM_" if spec.get("own") else ""
+    envs = spec.pop("names", (prefix + entry.name.upper(),))
+    words = [entry.name] if prefix or not envs else [name for name in envs if not name.startswith("FARM_")]
+    flag_names = tuple("--" + word.lower().replace("_", "-") for word in words) if spec.pop("flag", True) else ()
+    return Option(entry.name, str(entry.type).removesuffix(" | None"), spec.pop("help"), envs, flag_names, entry.default, **spec)
+
+
+OPTIONS = _table(Settings)
+"""Every setting with a meaning here."""
+
+WITHOUT_MEANING = tuple(
+    Option(name, kind, "accepted, has no effect here", (name.upper(),), ("--" + name.replace("_", "-"),) if flag else ())
+    for kind, flag, names in (
+        ("int", True, "validation_workers speculate prometheus_port master_port"),
+        ("float", True, "cuda_memory_fraction rope_factor watermark_gamma watermark_delta"),
+        ("bool", True, "disable_custom_kernels ngrok"),
+        ("tuple[int, ...]", True, "cuda_graphs"),
+        ("str", True, "kv_cache_dtype shard_uds_path master_addr weights_cache_override rope_scaling lora_adapters usage_stats"),
+        ("str", True, "otlp_endpoint otlp_service_name ngrok_authtoken ngrok_edge"),
+        ("str", False, "max_image_fetch_size log_colorize attention prefix_caching prefill_chunking tgi_wiggle_room"),
+    )
+    for name in names.split()
+)
+"""What TGI's launcher takes and this farm has no use for."""
+
+OWN_ENVS = frozenset(env for option in OPTIONS for key in option.envs for env in (key, f"{key}_FILE" if option.secret else key))
+
+
+def _looks_own(key: str) -> bool:
+    """A misspelt setting, and not what Kubernetes sets for a service called farm."""
+    return key.startswith("FARM_") and not re.search(r"_PORT|_SERVICE_", key.removeprefix("FARM"))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
