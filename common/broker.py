@@ -1,0 +1,220 @@
+"""The farm's side of Redis: connections with explicit time-outs and the six scripts as methods (design §5, §10)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from common import scripts
+from common.keys import Cell, lane_name
+from common.messages import Event, Submit, Worker, decode, decode_events, encode
+
+UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
+"""What a command raises when its outcome is unknown."""
+
+COMMAND_TIMEOUT_S = 5.0
+
+
+class Submitted(NamedTuple):
+    """`status` ok, known or full; `waiting`: entries ahead in the lane."""
+
+    status: str
+    boot: str
+    waiting: int
+    state: str
+
+
+class Delivery(NamedTuple):
+    """One request handed to a worker. `remaining_ms` 0: no deadline, −1: passed. `bucket` in tokens, 0: not yet chosen."""
+
+    rid: bytes
+    kind: str
+    epoch: int
+    waited_ms: int
+    remaining_ms: int
+    crashes: int
+    journal: str
+    journal_from: int
+    gateways: tuple[str, ...]
+    message: bytes
+    bucket: int
+
+
+class Pulled(NamedTuple):
+    """`status` ok, owned or fenced; `bell` is the doorbell's last id at that moment; `waiting` entries stay behind."""
+
+    status: str
+    bell: str = "0-0"
+    waiting: int = 0
+    deliveries: tuple[Delivery, ...] = ()
+
+
+class Batch(NamedTuple):
+    """One flush, byte for byte repeatable."""
+
+    step: int
+    last_step: int
+    min_step: int
+    events: bytes
+    n_mail: int
+    adopted: tuple[bytes, ...]
+    progressed: tuple[bytes, ...]
+    frames: tuple[tuple[str, bytes], ...]
+
+
+class Flushed(NamedTuple):
+    """`status` ok, short or fenced."""
+
+    status: str
+    mail: tuple[str, ...] = ()
+
+
+class Ended(NamedTuple):
+    """A request to finish; `result` empty: none is kept."""
+
+    rid: bytes
+    epoch: int
+    result: bytes = b""
+    ttl_ms: int = 120_000
+
+
+class Request(NamedTuple):
+    """What the farm knows of a request. Empty `state`: nothing."""
+
+    state: str = ""
+    owner: str = ""
+    journal: str = ""
+    journal_from: int = 0
+
+
+class Census(NamedTuple):
+    """The cell once a second: its boot word ("" when Redis forgot it) and the workers whose lease holds."""
+
+    boot: str
+    workers: tuple[Worker, ...]
+
+
+def connect(url: str, *, blocking: bool = False, max_connections: int = 64) -> Redis:
+    """A client that repeats nothing by itself; a `blocking` one may wait for an answer as long as the server takes."""
+    options: dict[str, Any] = {} if url.startswith("unix") else {"socket_keepalive": True}
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=max_connections,
+        timeout=COMMAND_TIMEOUT_S,
+        socket_timeout=None if blocking else COMMAND_TIMEOUT_S,
+        socket_connect_timeout=COMMAND_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        **options,
+    )
+    return Redis.from_pool(pool)
+
+
+class Broker:
+    """One cell. Methods raise one of `UNREACHABLE` when the outcome is unknown; all are safe to repeat."""
+
+    def __init__(self, redis: Redis, cell: Cell) -> None:
+        self.redis = redis
+        self.cell = cell
+        self._scripts = {name: redis.register_script(scripts.source(name)) for name in scripts.NAMES}
+
+    async def _run(self, name: str, *args: Any) -> Any:
+        return await self._scripts[name](keys=[self.cell.tag], args=args)
+
+    async def submit(self, request: Submit, lane: int, *, max_waiting: int = 0, replace: bool = False) -> Submitted:
+        """Queues a request once. Raises `redis.exceptions.OutOfMemoryError` when Redis is full."""
+        status, boot, waiting, state = await self._run(
+            "submit", request.rid.hex(), lane_name(lane, request.priority), encode(request), request.gateway, request.caller,
+            request.ttl_ms, max_waiting, request.epoch_floor, int(replace), secrets.token_hex(8),
+        )  # fmt: skip
+        return Submitted(status.decode(), boot.decode(), waiting, state.decode())
+
+    async def pull(self, worker: str, *, may_expire: bool, held: int, minimum: int, maximum: int, lanes: Sequence[str]) -> Pulled:
+        """Takes at most `maximum` requests; none new when fewer than `minimum` could be had."""
+        reply = await self._run("pull", worker, int(may_expire), held, minimum, maximum, *lanes)
+        if reply[0] == b"fenced":
+            return Pulled("fenced")
+        return Pulled(reply[0].decode(), reply[1].decode(), reply[2], tuple(map(_delivery, reply[3:])))
+
+    async def flush(self, worker: str, lease_ms: int, batch: Batch) -> Flushed:
+        """Journals and publishes one step; see `lua/flush.lua`."""
+        frames = [part for frame in batch.frames for part in frame]
+        reply = await self._run(
+            "flush", worker, lease_ms, batch.step, batch.last_step, batch.min_step, batch.events, batch.n_mail,
+            len(batch.adopted), *(rid.hex() for rid in batch.adopted),
+            len(batch.progressed), *(rid.hex() for rid in batch.progressed), *frames,
+        )  # fmt: skip
+        return Flushed(reply[0].decode(), tuple(item.decode() for item in reply[1:]))
+
+    async def finish(self, worker: str, ended: Sequence[Ended]) -> bool:
+        """Ends requests; False when this worker is fenced."""
+        args = [part for e in ended for part in (e.rid.hex(), e.epoch, e.result, e.ttl_ms)]
+        return bool((await self._run("finish", worker, *args))[0] == b"ok")
+
+    async def cancel(self, rid: bytes) -> str:
+        """Ends a request whose client is gone; says what it was: unknown, ended, queued or mailed."""
+        state: bytes = await self._run("cancel", rid.hex())
+        return state.decode()
+
+    async def release(self, worker: str, how: str, blamed: Sequence[bytes] = ()) -> bool:
+        """Hands back all that a worker runs; False when it was not registered."""
+        return bool(await self._run("release", worker, how, *(rid.hex() for rid in blamed)))
+
+    async def join(self, worker: str, lease_ms: int) -> None:
+        """Registers a fresh worker id, so that its first flush is not fenced."""
+        seconds, micros = await self.redis.time()
+        await self.redis.set(self.cell.boot, secrets.token_hex(8), nx=True)
+        await self.redis.zadd(self.cell.workers, {worker: seconds * 1000 + micros // 1000 + lease_ms})
+
+    async def publish_record(self, record: Worker, ttl_ms: int) -> None:
+        await self.redis.set(self.cell.record(record.id), encode(record), px=ttl_ms)
+
+    async def wait_bell(self, since: str, timeout_ms: int) -> None:
+        """Returns when the doorbell rang after `since`, or after the time-out. Needs a blocking connection of its own."""
+        await self.redis.xread({self.cell.bell: since}, count=1, block=timeout_ms)
+
+    async def read_journal(self, worker: str, from_step: int) -> list[tuple[int, list[Event]]]:
+        """A worker's journal entries from a step on, oldest first."""
+        entries = await self.redis.xrange(self.cell.journal(worker), min=f"{from_step}-0")
+        return [(int(entry_id.split(b"-")[0]), decode_events(fields[b"events"])) for entry_id, fields in entries]
+
+    async def request(self, rid: bytes) -> Request:
+        """What Redis knows of a request."""
+        state, owner, journal, journal_from = await self.redis.hmget(self.cell.req(rid), "state", "owner", "journal", "journal_from")
+        if state is None:
+            return Request()
+        return Request(state.decode(), owner.decode(), journal.decode(), int(journal_from))
+
+    async def census(self, gateway: str | None = None) -> Census:
+        """Boot word and live workers; a gateway signs in at the same time."""
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.get(self.cell.boot)
+            pipe.time()
+            pipe.zrange(self.cell.workers, 0, -1, withscores=True)
+            boot, (seconds, micros), leases = await pipe.execute()
+        now_ms = seconds * 1000 + micros // 1000
+        if gateway is not None:
+            await self.redis.zadd(self.cell.gateways, {gateway: now_ms})
+        alive = [worker.decode() for worker, expiry in leases if expiry >= now_ms]
+        records = await self.redis.mget([self.cell.record(worker) for worker in alive]) if alive else []
+        return Census(boot.decode() if boot else "", tuple(decode(Worker, record) for record in records if record))
+
+    async def forget_gateway(self, gateway: str) -> None:
+        await self.redis.zrem(self.cell.gateways, gateway)
+
+
+def _delivery(reply: Sequence[Any]) -> Delivery:
+    rid, kind, epoch, waited_ms, remaining_ms, crashes, journal, journal_from, gateways, message, bucket = reply
+    names = tuple(name for name in gateways.decode().split(",") if name)
+    return Delivery(
+        bytes.fromhex(rid.decode()), kind.decode(), epoch, waited_ms, remaining_ms, crashes, journal.decode(),
+        int(journal_from), names, message, int(bucket),
+    )  # fmt: skip
+

@@ -1,0 +1,38 @@
+-- Entries of dead workers, in the lanes that `serves` names; a dead worker that owns nothing more is forgotten.
+local function owned_by(consumer, lane_name)
+  if redis.call("EXISTS", c .. "lane:" .. lane_name) == 0 then return {} end
+  return redis.call("XPENDING", c .. "lane:" .. lane_name, "farm", "-", "+", 100000, consumer)
+end
+
+local function expire_leases()
+  for _, dead in ipairs(redis.call("ZRANGEBYSCORE", c .. "workers", "-inf", "(" .. now)) do
+    if dead ~= worker then
+      redis.call("ZREM", c .. "workers", dead)
+      redis.call("HSET", c .. "orphans", dead, "expired")
+    end
+  end
+end
+
+local function forget(dead, lanes)
+  for _, lane_name in ipairs(lanes) do redis.call("XGROUP", "DELCONSUMER", c .. "lane:" .. lane_name, "farm", dead) end
+  redis.call("HDEL", c .. "orphans", dead)
+  redis.call("DEL", c .. "mail:" .. dead, c .. "worker:" .. dead)
+  redis.call("EXPIRE", c .. "journal:" .. dead, 3600)
+end
+
+local function take_over(dead, how, lanes, serves, room, taken)
+  local left = 0
+  for _, lane_name in ipairs(lanes) do
+    for _, pending in ipairs(owned_by(dead, lane_name)) do
+      local entry = serves[lane_name] and #taken < room and redis.call("XCLAIM", c .. "lane:" .. lane_name, "farm", worker, 0, pending[1])[1]
+      if entry then
+        local req = c .. "req:" .. entry[2][2]
+        if how == "expired" and redis.call("EXISTS", req) == 1 then redis.call("HINCRBY", req, "crashes", 1) end
+        taken[#taken + 1] = deliver(lane_name, entry[1], entry[2], "taken")
+      else
+        left = left + 1
+      end
+    end
+  end
+  if left == 0 then forget(dead, redis.call("SMEMBERS", c .. "lanes")) end
+end
