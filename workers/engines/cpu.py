@@ -1,0 +1,166 @@
+"""The CPU engine: any stock `transformers` decoder over a per-slot static cache, one row per prefill call."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# Without it MKL's result depends on alignment and thus on the slot; it must be set before torch is first imported.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
+import torch
+
+from common.errors import StartError
+from common.shapes import Bucket, Shape, doubling
+from workers.engines.base import Capabilities, DecodeRow, PrefillRow, Progress, ShapeLedger, Step
+from workers.host import cpu_threads, require_memory
+from workers.model_files import eos_ids
+from workers.static_cache import StaticCache
+from workers.stock_model import StockModel, choose_dtype, load_stock_model
+from workers.supported import require_supported
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+log = logging.getLogger(__name__)
+
+DEFAULT_BATCH_SIZE = 8
+DEFAULT_MAX_LENGTH = 2048
+SMALLEST_PREFILL = 32
+SMALLEST_COLUMNS = 128
+LOGPROB_CHUNK = 128
+
+
+class CpuEngine:
+    """Serves `batch_size` slots of `max_length` columns; implements `workers.engines.base.Engine`.
+
+    Results of a row do not depend on its slot, its neighbours or the bucket, bit for bit, except in mixture-of-experts models.
+    """
+
+    capabilities = Capabilities(prompt_logprobs=True, penalties=True, reproducible=True)
+    shape: Shape
+    vocab_size: int
+
+    def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
+        self.ledger = ShapeLedger()
+        self.eos_ids: frozenset[int] = frozenset()
+        self._settings = settings
+        self._folder = Path(model_path)
+        self._worker = worker
+
+    def load(self, progress: Progress) -> None:
+        """Reads the weights and allocates the cache; raises `StartError` for an unsupported model or too little memory."""
+        require_supported(self._folder)
+        torch.set_num_threads(cpu_threads(self._settings.workers))
+        progress("weights", 0.0)
+        model = load_stock_model(self._folder, choose_dtype(self._settings.dtype), self._settings.trust_remote_code)
+        self.serve(model)
+        self.eos_ids = eos_ids(self._folder)
+        progress("weights", 1.0)
+
+    def serve(self, model: StockModel) -> None:
+        """Takes a loaded model and allocates the cache for the settings' batch size and length."""
+        self._model = model
+        batch_size = self._settings.max_batch_size or DEFAULT_BATCH_SIZE
+        max_length = self._settings.max_total_tokens or min(model.max_positions, DEFAULT_MAX_LENGTH)
+        if max_length > model.max_positions:
+            raise StartError(f"MAX_TOTAL_TOKENS={max_length} is more than the {model.max_positions} positions of this model")
+        lengths = doubling(min(SMALLEST_PREFILL, max_length), max_length)
+        self.shape = Shape(batch_size, max_length, tuple(Bucket(1, length) for length in lengths))
+        self._columns = decode_columns(max_length)
+        self._next_pos = [0] * batch_size
+        self._cache = StaticCache(batch_size, max_length)
+        self.vocab_size, bytes_per_token = self._probe()
+        require_memory(
+            bytes_per_token * batch_size * max_length,
+            f"the cache of MAX_BATCH_SIZE={batch_size} rows of MAX_TOTAL_TOKENS={max_length} tokens",
+        )
+
+    def warm_up(self, progress: Progress) -> None:
+        """Runs every prefill and decode shape once through the serving functions, then closes the ledger."""
+        n_shapes = 2 * len(self.shape.buckets) + len(self._columns)
+        n_done = 0
+        for bucket in self.shape.buckets:
+            for prompt_logprobs in (False, True):
+                self.prefill(bucket, [PrefillRow(0, [0] * bucket.length, prompt_logprobs=prompt_logprobs)])
+                n_done += 1
+                progress("warm-up", n_done / n_shapes)
+        for n_columns in self._columns:
+            self.decode([DecodeRow(0, 0, n_columns - 1)])
+            n_done += 1
+            progress("warm-up", n_done / n_shapes)
+        self.scrub(0)
+        self.release(0)
+        self.ledger.serving = True
+
+    @torch.inference_mode()
+    def prefill(self, bucket: Bucket, rows: Sequence[PrefillRow]) -> Step:
+        """Writes one row's prompt into its slot; logits `[1, vocab]` of its last token."""
+        (row,) = rows
+        n_tokens = len(row.ids)
+        assert row.start == 0 and 0 < n_tokens <= bucket.length, "a row's prompt starts at 0 and fits its bucket"
+        self.ledger.see("prefill", bucket.length, row.prompt_logprobs)
+        ids = torch.zeros(1, bucket.length, dtype=torch.int64)
+        ids[0, :n_tokens] = torch.tensor(row.ids)
+        positions = torch.arange(bucket.length)[None]
+        self._cache.select_prefill(row.slot)
+        self._next_pos[row.slot] = n_tokens
+        if not row.prompt_logprobs:
+            logits = self._model.forward(ids, positions, self._cache, bucket.length, torch.tensor([n_tokens - 1]))
+            return Step(logits=logits[0].float(), prompt_logprobs=[None])
+        logits = self._model.forward(ids, positions, self._cache, bucket.length)[0]
+        return Step(logits=logits[n_tokens - 1 : n_tokens].float(), prompt_logprobs=[_logprobs_of(logits, row.ids)])
+
+    @torch.inference_mode()
+    def decode(self, rows: Sequence[DecodeRow]) -> Step:
+        """One step of the whole batch; logits `[n, vocab]` in the order of `rows`."""
+        n_columns = next(n for n in self._columns if n > max(row.at for row in rows))
+        self.ledger.see("decode", n_columns)
+        tokens = [0] * self.shape.batch_size
+        # A slot not named here writes where its own next step will overwrite it.
+        at = [min(pos, self.shape.max_length - 1) for pos in self._next_pos]
+        for row in rows:
+            tokens[row.slot] = row.token
+            at[row.slot] = row.at
+            self._next_pos[row.slot] = row.at + 1
+        positions = torch.tensor(at)
+        self._cache.select_decode(positions, n_columns)
+        logits = self._model.forward(torch.tensor(tokens)[:, None], positions[:, None], self._cache, n_columns)
+        return Step(logits=logits[[row.slot for row in rows], 0].float(), prompt_logprobs=[None] * len(rows))
+
+    def release(self, slot: int) -> None:
+        self._next_pos[slot] = 0
+
+    @torch.inference_mode()
+    def scrub(self, slot: int) -> None:
+        self._cache.scrub(slot)
+
+    @torch.inference_mode()
+    def _probe(self) -> tuple[int, int]:
+        """(vocabulary size, cache bytes per token), read from one pass over one token."""
+        cache = StaticCache(1, 1)
+        cache.select_prefill(0)
+        zero = torch.zeros(1, 1, dtype=torch.int64)
+        logits = self._model.forward(zero, zero, cache, 1)
+        return logits.shape[-1], cache.n_bytes
+
+
+def decode_columns(max_length: int) -> tuple[int, ...]:
+    """The KV lengths that decode steps read: 128, 192, 256, 384, 512, … and `max_length` at the end."""
+    lengths = doubling(min(SMALLEST_COLUMNS, max_length), max_length)
+    halfway = [length * 3 // 2 for length in lengths if length * 3 // 2 < max_length]
+    return tuple(sorted({*lengths, *halfway}))
+
+
+def _logprobs_of(logits: torch.Tensor, ids: Sequence[int]) -> list[float]:
+    """The log-probability of each prompt token after the first, in float32 and in chunks that bound the memory."""
+    logprobs: list[float] = []
+    targets = torch.tensor(ids)[1:, None]
+    for start in range(0, len(targets), LOGPROB_CHUNK):
+        chunk = targets[start : start + LOGPROB_CHUNK]
+        rows = logits[start : start + len(chunk)].float()
+        logprobs += (rows.gather(1, chunk) - rows.logsumexp(1, keepdim=True))[:, 0].tolist()
+    return logprobs
