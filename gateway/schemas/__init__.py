@@ -1,0 +1,1 @@
+"""What clients send, as tables that one reader checks."""
