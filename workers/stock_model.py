@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 from transformers.utils.logging import disable_progress_bar
 
 from common.errors import StartError
@@ -28,7 +27,7 @@ DTYPE_ARGUMENT = "dtype" if tuple(map(int, transformers.__version__.split(".")[:
 class StockModel:
     """Wraps a causal language model; `max_positions` is the longest row it can compute."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model.eval().requires_grad_(False)
         self.config: Any = model.config
         self.dtype = next(model.parameters()).dtype
@@ -67,7 +66,7 @@ class StockModel:
 
 def load_stock_model(folder: Path, dtype: torch.dtype, trust_remote_code: bool = False) -> StockModel:
     """Reads safetensors weights into a stock model with packed linears; raises `StartError` when the files do not fit together."""
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     # sdpa has no soft cap on attention scores.
     attention = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
