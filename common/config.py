@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from importlib.metadata import version as installed_version
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from common import flags
 from common.errors import StartError
@@ -18,6 +18,8 @@ DEMO_MODEL = "SmolLM2-135M-Instruct"
 """The model whose 4-bit weights come as a Python package; not a hub id."""
 
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
+
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379"
 
 ONE_HOST = {"hostname": "127.0.0.1", "port": 8080, "max_concurrent_requests": 128}
 """Defaults of `tokenfarm up`."""
@@ -103,6 +105,8 @@ class Settings:
     oracle_salted: bool = own(False, "tokens of the oracle depend on its worker")
     listen_fd: int | None = own(None, "listening socket handed over by the parent", flag=False, least=0)
     parent_fd: int | None = own(None, "pipe that closes when the parent ends", flag=False, least=0)
+    status_fd: int | None = own(None, "pipe on which an engine process reports to its supervisor", flag=False, least=0)
+    blame_fd: int | None = own(None, "memory in which an engine process notes what its device does", flag=False, least=0)
 
     notes: tuple[str, ...] = ()
     """Lines to log once at start: what was given and has no effect."""
@@ -130,9 +134,9 @@ class Settings:
 
     @property
     def broker_url(self) -> str:
-        """`redis_url` with the password of `FARM_REDIS_PASSWORD(_FILE)`; a secret."""
+        """Where the broker is, with its password: a secret."""
         if not self.redis_password:
-            return self.redis_url
+            return self.redis_url or DEFAULT_REDIS_URL
         url = urlsplit(self.redis_url)
         user, _, host = url.netloc.rpartition("@")
         return urlunsplit(url._replace(netloc=f"{user.split(':')[0]}:{quote(self.redis_password, safe='')}@{host}"))
@@ -140,7 +144,7 @@ class Settings:
     def secrets(self) -> tuple[str, ...]:
         """The values no log line may carry."""
         found = (self.hf_token, self.api_key, self.redis_password, urlsplit(self.redis_url).password)
-        return tuple(value for value in found if value)
+        return tuple({form: None for value in found if value for form in (value, unquote(value), quote(value, safe=""))})
 
     def describe(self) -> str:
         """One line per setting, for people; secrets only as `set`."""
@@ -169,6 +173,8 @@ def check(settings: Settings) -> None:
         raise StartError(
             f"Invalid argument: FARM_LANES={settings.lanes[-1]}, allowed is at most `max_total_tokens`({settings.max_total_tokens})"
         )
+    if settings.redis_password and not settings.redis_url:
+        raise StartError("Invalid argument: FARM_REDIS_PASSWORD, allowed is only with REDIS_URL")
     if settings.redis_url and urlsplit(settings.redis_url).scheme not in ("redis", "rediss", "unix"):
         raise StartError("Invalid argument: REDIS_URL, allowed is redis://host:port, rediss://host:port or unix:///path")
 

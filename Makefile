@@ -1,0 +1,46 @@
+# make run starts the farm, make test checks it. Settings are environment variables: PORT=8081 make run
+PYTHON ?= python3
+VENV ?= .venv
+py = $(VENV)/bin/python
+setup = @$(PYTHON) -m common.bootstrap $(VENV)
+
+.PHONY: run install test rest test-all lint types unit clean
+.NOTPARALLEL:
+
+run:
+	$(setup) up
+
+install:
+	$(setup) install dev
+
+test: lint types unit
+
+lint: install
+	$(py) -m ruff check .
+	$(py) -m ruff format --check .
+
+types: install
+	$(py) -m mypy
+
+# Everything that needs nothing but this checkout: rules, HTTP, oracle, a tiny model, a minute of chaos.
+unit: install
+	$(py) -m pytest
+
+# The longer checks; each has a marker of the same name in pyproject.toml.
+long = parity chaos soak clients fresh contract-neuron contract-gaudi
+present = $(foreach name,$(long),$(if $(shell grep -rlE "pytest.mark.$(subst -,_,$(name))\b" tests --include=*.py),$(name)))
+.PHONY: $(long) bench
+
+$(long): install
+	$(py) -m pytest -m $(subst -,_,$@) --timeout 3600
+
+bench: install
+	$(py) -m tests.bench
+
+rest: $(present) $(if $(wildcard tests/bench/__main__.py),bench)
+
+test-all: test rest
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,87 @@
+"""The console script `tokenfarm`. It imports neither torch nor a broker client, so that `--help` is quick anywhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from common.config import ONE_HOST, Settings, version
+from common.errors import StartError
+from common.listening import Refused
+from common.logs import start_logs
+
+USAGE = """\
+usage: tokenfarm COMMAND [options]
+
+  up       broker, gateway and workers on this host (also: serve)
+  gateway  one gateway, for the broker at REDIS_URL
+  worker   one worker, for the broker at REDIS_URL
+
+tokenfarm COMMAND --help lists the options; each has an environment variable."""
+
+
+def main() -> NoReturn:
+    """Runs one command and exits with its status."""
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except (StartError, Refused) as error:
+        print(error, file=sys.stderr)
+        sys.exit(getattr(error, "code", 2))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def run(argv: Sequence[str]) -> int:
+    """The exit status of a command line; raises `StartError` and `Refused`."""
+    name = argv[0] if argv else "--help"
+    if name in ("-h", "--help"):
+        print(USAGE)
+    elif name in ("-V", "--version"):
+        print(f"tokenfarm {version()}")
+    elif name not in COMMANDS:
+        raise StartError(f"tokenfarm {name} is no command, there are: {', '.join(COMMANDS)}")
+    else:
+        return COMMANDS[name](argv[1:])
+    return 0
+
+
+def _one_host(argv: Sequence[str]) -> int:
+    settings = _begin(argv, "tokenfarm up", ONE_HOST)
+    from common.local import up
+
+    return up(settings, argv)
+
+
+def _gateway(argv: Sequence[str]) -> int:
+    _begin(argv, "tokenfarm gateway")
+    return _become("gateway", argv)
+
+
+def _worker(argv: Sequence[str]) -> int:
+    _begin(argv, "tokenfarm worker")
+    return _become("workers", argv)
+
+
+def _begin(argv: Sequence[str], program: str, defaults: Mapping[str, object] | None = None) -> Settings:
+    """Refuses wrong settings and says what has no effect, before anything slow."""
+    settings = Settings.from_env(os.environ, argv, defaults=defaults, program=program)
+    start_logs(settings)
+    for note in settings.notes:
+        logging.getLogger(__name__).warning(note)
+    if settings.env:
+        print(settings.describe())
+    return settings
+
+
+def _become(package: str, argv: Sequence[str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", package, *argv])
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"up": _one_host, "serve": _one_host, "gateway": _gateway, "worker": _worker}
+
+if __name__ == "__main__":
+    main()
