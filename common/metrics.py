@@ -6,7 +6,8 @@ Names, types, labels and buckets of `tgi_*` are TGI's; every series is there fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
@@ -20,10 +21,20 @@ METHODS = ("prefill", "decode")
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 
 
+class RelayCounts(Protocol):
+    """What a relay counts by itself."""
+
+    takeovers: int
+    divergences: int
+    holes: int
+    cancelled: int
+    resubmitted: int
+
+
 class GatewayMetrics:
     """One gateway's numbers; the three length histograms take their buckets from the model's limits (tokens)."""
 
-    def __init__(self, max_input_tokens: int, max_total_tokens: int) -> None:
+    def __init__(self, max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int]) -> None:
         self.registry = r = CollectorRegistry(auto_describe=False)
         self.requests = Counter("tgi_request_count", "Requests received", registry=r)
         self.successes = Counter("tgi_request_success", "Requests that ended with their text", registry=r)
@@ -34,22 +45,19 @@ class GatewayMetrics:
         self.inference_s = _durations("tgi_request_inference_duration", "From the queue to the end", r)
         self.per_token_s = _durations("tgi_request_mean_time_per_token_duration", "Inference per generated token", r)
         self.skipped = NoSpeculation(r)
-        self.queue_size = Gauge("tgi_queue_size", "Requests of this gateway that wait for a slot", registry=r)
-        self.takeovers = Counter("farm_takeovers_total", "Requests that went on in another worker", registry=r)
-        self.divergences = Counter("farm_divergences_total", "Another token at a position already shown", registry=r)
-        self.holes_repaired = Counter("farm_holes_repaired_total", "Gaps filled from a journal", registry=r)
-        self.cancelled = Counter("farm_cancelled_total", "Requests whose client left", registry=r)
-        self.resubmitted = Counter("farm_resubmitted_total", "Requests submitted again with what was shown", registry=r)
-        self._limits = (0, 0)
-        self.fit(max_input_tokens, max_total_tokens)
+        Gauge("tgi_queue_size", "Requests of this gateway that wait for a slot", registry=r).set_function(n_waiting)
+        Relayed(counts, r)
+        self._fit(max_input_tokens, max_total_tokens)
 
     def fit(self, max_input_tokens: int, max_total_tokens: int) -> None:
         """Takes the limits of the served model; when they change the length histograms begin again."""
         if self._limits == (max_input_tokens, max_total_tokens):
             return
-        if self._limits != (0, 0):
-            for histogram in (self.input_tokens, self.generated_tokens, self.max_new_tokens):
-                self.registry.unregister(histogram)
+        for histogram in (self.input_tokens, self.generated_tokens, self.max_new_tokens):
+            self.registry.unregister(histogram)
+        self._fit(max_input_tokens, max_total_tokens)
+
+    def _fit(self, max_input_tokens: int, max_total_tokens: int) -> None:
         self._limits = (max_input_tokens, max_total_tokens)
         inputs, totals = _hundredths(max_input_tokens), _hundredths(max_total_tokens)
         self.input_tokens = Histogram("tgi_request_input_length", "Tokens of prompts", buckets=inputs, registry=self.registry)
@@ -104,8 +112,30 @@ class NoSpeculation(Collector):
         yield metric
 
 
-def gateway(max_input_tokens: int, max_total_tokens: int) -> GatewayMetrics:
-    return GatewayMetrics(max_input_tokens, max_total_tokens)
+class Relayed(Collector):
+    """What the relay counts, read when the page is made."""
+
+    NAMES = (
+        ("takeovers", "farm_takeovers_total", "Requests that went on in another worker"),
+        ("divergences", "farm_divergences_total", "Another token at a position already shown"),
+        ("holes", "farm_holes_repaired_total", "Gaps filled from a journal"),
+        ("cancelled", "farm_cancelled_total", "Requests whose client left"),
+        ("resubmitted", "farm_resubmitted_total", "Requests submitted again with what was shown"),
+    )
+
+    def __init__(self, counts: RelayCounts, registry: CollectorRegistry) -> None:
+        self._counts = counts
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        for attribute, name, text in self.NAMES:
+            metric = Metric(name.removesuffix("_total"), text, "counter")
+            metric.add_sample(name, {}, float(getattr(self._counts, attribute)))
+            yield metric
+
+
+def gateway(max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int]) -> GatewayMetrics:
+    return GatewayMetrics(max_input_tokens, max_total_tokens, counts, n_waiting)
 
 
 def worker() -> WorkerMetrics:

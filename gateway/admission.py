@@ -20,11 +20,12 @@ class Limits(NamedTuple):
 
 
 class Permits:
-    """At most `limit` requests at once, None: any number; a request never waits for one."""
+    """At most `limit` requests at once, None: any number; a request never waits for one. Calls `when_idle` after the last."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.taken = 0
+        self.when_idle: Callable[[], None] = lambda: None
 
     def __enter__(self) -> None:
         """Takes one, or raises 429."""
@@ -34,6 +35,8 @@ class Permits:
 
     def __exit__(self, *_: object) -> None:
         self.taken -= 1
+        if not self.taken:
+            self.when_idle()
 
 
 class Rule(NamedTuple):

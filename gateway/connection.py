@@ -24,7 +24,7 @@ class Connection:
         self._receive = receive
         self._send = send
         self._silence_s = silence_s
-        self._streaming = False
+        self.streaming = False
         self._sent_at = 0.0
         self.gone = False
 
@@ -49,7 +49,7 @@ class Connection:
     async def open_stream(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Sends status 200 and the headers at once."""
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._streaming = True
+        self.streaming = True
 
     async def write(self, data: bytes) -> None:
         self._sent_at = self._loop.time()
@@ -75,7 +75,7 @@ class Connection:
         now = self._loop.time()
         if now < self._sent_at + self._silence_s:
             return
-        if self._streaming:
+        if self.streaming:
             await self.write(sse.KEEP_ALIVE)
         else:
             self._sent_at = now

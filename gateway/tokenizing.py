@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +17,6 @@ from common.messages import Card
 INLINE_CHARACTERS = 2_000
 """Shorter texts cost less here than a change of threads."""
 
-N_THREADS = 2
 N_KEPT = 4
 
 R = TypeVar("R")
@@ -90,20 +88,28 @@ class Encoder:
 class Encoders:
     """Encoders by fingerprint, each made once and off the event loop."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(N_THREADS, "tokenize")
+    def __init__(self, n_threads: int = 2) -> None:
+        self.n_threads = n_threads
+        self._threads = ThreadPoolExecutor(n_threads, "tokenize")
         self._made: dict[str, asyncio.Future[Encoder]] = {}
 
-    async def of(self, card: Card) -> Encoder:
-        """The encoder of a card; a request that leaves meanwhile does not stop its making."""
+    def prepare(self, card: Card) -> asyncio.Future[Encoder]:
+        """Starts to make the encoder of a card, once."""
         making = self._made.get(card.fingerprint)
         if making is None:
-            make = partial(Encoder, card.files["tokenizer.json"], self._threads)
-            making = asyncio.get_running_loop().run_in_executor(self._threads, make)
+            making = asyncio.get_running_loop().run_in_executor(self._threads, self._make, card)
             self._made[card.fingerprint] = making
             while len(self._made) > N_KEPT:
                 del self._made[next(iter(self._made))]
+        return making
+
+    async def of(self, card: Card) -> Encoder:
+        """The encoder of a card; a request that leaves meanwhile does not stop its making."""
+        making = self.prepare(card)
         return making.result() if making.done() else await asyncio.shield(making)
+
+    def _make(self, card: Card) -> Encoder:
+        return Encoder(card.files["tokenizer.json"], self._threads)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

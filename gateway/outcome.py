@@ -1,0 +1,68 @@
+"""How a generation ended: its metrics and its one log line, which never holds a prompt or an answer (design §9)."""
+
+from __future__ import annotations
+
+import logging
+
+from common.errors import RequestError
+from gateway.generation import Generation
+
+log = logging.getLogger("gateway.request")
+
+FAILURES = {
+    "validation": "validation",
+    "overloaded": "overloaded",
+    "template_error": "template",
+    "incomplete_generation": "incomplete",
+    "incomplete_generation_stream": "incomplete",
+}
+"""error_type → the label of `tgi_request_failure`; everything else failed while it was generated."""
+
+
+def succeeded(generation: Generation) -> None:
+    timing = generation.timing()
+    numbers = generation.service.metrics
+    numbers.successes.inc()
+    numbers.skipped.n_requests += 1
+    numbers.duration_s.observe(timing.total_s)
+    numbers.validation_s.observe(timing.validation_s)
+    numbers.queue_s.observe(timing.queue_s)
+    numbers.inference_s.observe(timing.inference_s)
+    numbers.per_token_s.observe(timing.per_token_s)
+    numbers.generated_tokens.observe(timing.n_generated)
+    _log(generation, "Success")
+
+
+def failed(generation: Generation, error: RequestError) -> None:
+    generation.service.metrics.failures[FAILURES.get(error.kind, "generation")].inc()
+    _log(generation, "Failed", error_type=error.kind, status=error.status)
+
+
+def dropped(generation: Generation) -> None:
+    """The client left."""
+    generation.service.metrics.failures["dropped"].inc()
+    _log(generation, "Dropped")
+
+
+def _log(generation: Generation, message: str, **fields: object) -> None:
+    """TGI's fields, and who served it."""
+    timing, live = generation.timing(), generation.live
+    fields |= {
+        "x_request_id": generation.request_id,
+        "rid": live.submit.rid.hex() if live else None,
+        "compute_type": generation.service.compute_type,
+        "total_time": _ms(timing.total_s),
+        "validation_time": _ms(timing.validation_s),
+        "queue_time": _ms(timing.queue_s),
+        "inference_time": _ms(timing.inference_s),
+        "time_per_token": _ms(timing.per_token_s),
+        "seed": generation.seed if live and generation.samples else None,
+        "tokens": timing.n_generated,
+        "worker": live.worker if live else None,
+        "takeovers": live.takeovers if live else 0,
+    }
+    log.info(message, extra=fields)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3f}ms"

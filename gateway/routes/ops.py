@@ -1,0 +1,62 @@
+"""Routes for people, balancers and monitoring (TGI reference §1.4–§1.6, §1.14; design §9)."""
+
+from __future__ import annotations
+
+from common import metrics
+from common.errors import RequestError
+from gateway.call import Call
+from gateway.scrape import local_pages
+
+TGI_VERSION = "3.3.7"
+"""The release of TGI whose surface this is; clients parse it."""
+
+
+async def health(call: Call) -> None:
+    """Can the farm serve now?"""
+    if not call.service.relay.ready():
+        raise RequestError("healthcheck", "unhealthy")
+    await call.answer(200)
+
+
+async def live(call: Call) -> None:
+    """Is this process alive?"""
+    await call.answer(200)
+
+
+async def accept(call: Call) -> None:
+    """May a balancer send new connections here?"""
+    await call.answer(503 if call.service.draining else 200)
+
+
+async def info(call: Call) -> None:
+    service = call.service
+    settings, limits, model = service.settings, service.limits(), service.relay.model()
+    await call.answer_json(
+        {
+            "model_id": settings.name if model is None else model.name,
+            "model_sha": (model.card.revision if model else "") or None,
+            "model_pipeline_tag": (model.card.pipeline_tag if model else "") or None,
+            "max_concurrent_requests": service.max_concurrent_requests(),
+            "max_best_of": limits.max_best_of,
+            "max_stop_sequences": limits.max_stop_sequences,
+            "max_input_tokens": limits.max_input_tokens,
+            "max_total_tokens": limits.max_total_tokens,
+            "validation_workers": service.encoders.n_threads,
+            "max_client_batch_size": settings.max_client_batch_size,
+            "router": "text-generation-router",
+            "version": TGI_VERSION,
+            "sha": None,
+            "docker_label": None,
+        }
+    )
+
+
+async def models(call: Call) -> None:
+    model = call.service.relay.model()
+    name = call.service.settings.name if model is None else model.name
+    await call.answer_json({"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": name}]})
+
+
+async def prometheus(call: Call) -> None:
+    page = metrics.exposition(call.service.metrics.registry, await local_pages(call.service.relay.workers()))
+    await call.answer(200, page, [(b"content-type", metrics.CONTENT_TYPE.encode())])
