@@ -32,7 +32,7 @@ class Submitted(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One request handed to a worker. `remaining_ms` 0: no deadline, −1: passed. `bucket` in tokens, 0: not yet chosen."""
+    """One request handed to a worker. `remaining_ms` 0: no deadline, −1: passed."""
 
     rid: bytes
     kind: str
@@ -44,7 +44,6 @@ class Delivery(NamedTuple):
     journal_from: int
     gateways: tuple[str, ...]
     message: bytes
-    bucket: int
 
 
 class Pulled(NamedTuple):
@@ -176,9 +175,9 @@ class Broker:
     async def publish_record(self, record: Worker, ttl_ms: int) -> None:
         await self.redis.set(self.cell.record(record.id), encode(record), px=ttl_ms)
 
-    async def wait_bell(self, since: str, timeout_ms: int) -> None:
-        """Returns when the doorbell rang after `since`, or after the time-out. Needs a blocking connection of its own."""
-        await self.redis.xread({self.cell.bell: since}, count=1, block=timeout_ms)
+    async def wait_bell(self, since: str, timeout_ms: int) -> bool:
+        """Whether the doorbell rang after `since`, within the time-out. Needs a blocking connection of its own."""
+        return bool(await self.redis.xread({self.cell.bell: since}, count=1, block=timeout_ms))
 
     async def read_journal(self, worker: str, from_step: int) -> list[tuple[int, list[Event]]]:
         """A worker's journal entries from a step on, oldest first."""
@@ -187,7 +186,9 @@ class Broker:
 
     async def request(self, rid: bytes) -> Request:
         """What Redis knows of a request."""
-        state, owner, journal, journal_from = await self.redis.hmget(self.cell.req(rid), "state", "owner", "journal", "journal_from")
+        state, owner, journal, journal_from = await self.redis.execute_command(
+            "HMGET", self.cell.req(rid), "state", "owner", "journal", "journal_from"
+        )
         if state is None:
             return Request()
         return Request(state.decode(), owner.decode(), journal.decode(), int(journal_from))
@@ -211,10 +212,10 @@ class Broker:
 
 
 def _delivery(reply: Sequence[Any]) -> Delivery:
-    rid, kind, epoch, waited_ms, remaining_ms, crashes, journal, journal_from, gateways, message, bucket = reply
+    rid, kind, epoch, waited_ms, remaining_ms, crashes, journal, journal_from, gateways, message = reply
     names = tuple(name for name in gateways.decode().split(",") if name)
     return Delivery(
         bytes.fromhex(rid.decode()), kind.decode(), epoch, waited_ms, remaining_ms, crashes, journal.decode(),
-        int(journal_from), names, message, int(bucket),
+        int(journal_from), names, message,
     )  # fmt: skip
 

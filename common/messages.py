@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from enum import IntFlag
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 
@@ -223,13 +223,18 @@ def decode(cls: type[R], data: bytes) -> R:
     except TypeError as error:
         raise Malformed(f"{cls.__name__}: {error}") from None
     try:
-        if isinstance(record, Submit):
-            n_params = len(Params._fields)
-            return record._replace(params=Params(*record.params[:n_params]), prefix=tuple(map(Event.read, record.prefix)))  # type: ignore[return-value]
-        if isinstance(record, Frame | Result):
-            return record._replace(events=tuple(map(Event.read, record.events)))  # type: ignore[return-value]
+        return cast(R, _with_records(record))
     except TypeError as error:
         raise Malformed(f"{cls.__name__}: {error}") from None
+
+
+def _with_records(record: Any) -> Any:
+    """The same record with its nested tuples as records."""
+    if isinstance(record, Submit):
+        params: Sequence[Any] = record.params
+        return record._replace(params=Params(*params[: len(Params._fields)]), prefix=tuple(map(Event.read, record.prefix)))
+    if isinstance(record, Frame | Result):
+        return record._replace(events=tuple(map(Event.read, record.events)))
     return record
 
 

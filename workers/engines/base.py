@@ -109,9 +109,12 @@ class Engine(Protocol):
     `release` is host bookkeeping; `scrub` overwrites a slot's cache. `load` raises `StartError`.
     """
 
+    worker: str
     shape: Shape
     capabilities: Capabilities
     ledger: ShapeLedger
+    vocab_size: int
+    eos_ids: frozenset[int]
 
     def load(self, progress: Progress) -> None: ...
     def warm_up(self, progress: Progress) -> None: ...

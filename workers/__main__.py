@@ -1,0 +1,28 @@
+"""`python -m workers` = `tokenfarm worker`: one supervised worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from common.config import Settings
+from common.errors import StartError
+from common.logs import start_logs
+from workers.supervisor import supervise
+
+
+def main() -> int:
+    try:
+        settings = Settings.from_env(os.environ, sys.argv[1:], program="tokenfarm worker")
+        if not settings.redis_url:
+            raise StartError("REDIS_URL is not set; a worker needs the address of the broker, for example redis://127.0.0.1:6379")
+    except StartError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    start_logs(settings)
+    return asyncio.run(supervise(settings, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

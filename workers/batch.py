@@ -1,0 +1,161 @@
+"""The static batch: which request sits in which slot, and the two device calls that advance them (design §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from common.messages import Want
+from common.shapes import prefill_length
+from workers.device import Device
+from workers.emitter import Output
+from workers.engines.base import DecodeRow, Engine, EngineFault, PrefillRow, Step
+from workers.sampling import Context, Picked, Sampler
+from workers.scheduler import Fresh, Prefill
+from workers.slots import Row, Slot, State
+
+
+class Batch:
+    """Slots of one engine. Only `prefill` and `decode` touch the device."""
+
+    def __init__(self, engine: Engine, device: Device, sampler: Sampler, exact_max_tokens: int) -> None:
+        self._engine = engine
+        self._device = device
+        self._sampler = sampler
+        self._exact_max_tokens = exact_max_tokens
+        self.slots = [Slot(index) for index in range(engine.shape.batch_size)]
+        self._arrived: list[Slot] = []
+
+    def rows(self) -> Iterator[Row]:
+        return (slot.row for slot in self.slots if slot.row is not None)
+
+    def find(self, rid: bytes) -> Slot | None:
+        return next((slot for slot in self.slots if slot.row is not None and slot.row.rid == rid), None)
+
+    @property
+    def n_free(self) -> int:
+        return sum(slot.state is State.FREE for slot in self.slots)
+
+    @property
+    def n_running(self) -> int:
+        return sum(slot.running for slot in self.slots)
+
+    def fresh(self) -> list[Fresh]:
+        """Rows that wait for their prefill, first come first."""
+        self._arrived = [slot for slot in self._arrived if slot.state is State.PREFILL]
+        return [Fresh(slot.index, slot.row.n_prefill) for slot in self._arrived if slot.row is not None]
+
+    def place(self, row: Row) -> Slot:
+        """Puts a request into a free slot, by the start rule: prefill what fits, replay the rest (design §6)."""
+        slot = next(slot for slot in self.slots if slot.state is State.FREE)
+        if row.over:
+            slot.move(State.ENDED, row)
+            return slot
+        prompt, shown = row.submit.input_ids, [event.token for event in row.events]
+        tokens = [*prompt, *shown]
+        exact = row.submit.want & Want.EXACT and self._engine.capabilities.reproducible and len(shown) <= self._exact_max_tokens
+        row.n_prefill = prefill_length(len(prompt) if exact else len(tokens), self._engine.shape)
+        row.replay.extend(tokens[row.n_prefill :])
+        row.started_s = monotonic()
+        slot.move(State.PREFILL if row.n_prefill else State.REPLAY, row)
+        if row.n_prefill:
+            self._arrived.append(slot)
+        return slot
+
+    def end(self, slot: Slot) -> None:
+        """The row is computed no further; its slot is free once `free` is called."""
+        slot.move(State.ENDED)
+        self._engine.release(slot.index)
+
+    def free(self, rows: Sequence[Row]) -> None:
+        for slot in self.slots:
+            if slot.row in rows:
+                slot.move(State.FREE)
+
+    async def prefill(self, call: Prefill) -> list[Output]:
+        """Runs one prefill; a row that the engine faults ends as if its output were not a number."""
+        slots = [self.slots[index] for index in call.slots]
+        pairs = [(slot, slot.row) for slot in slots if slot.row is not None]
+        rows = [self._prefill_row(slot, row) for slot, row in pairs]
+        started_s = monotonic()
+        try:
+            step, picked = await self._device.start(lambda: self._compute_prefill(call, rows, pairs), [row.rid for _, row in pairs])
+        except EngineFault as fault:
+            return [Output(row, _BAD) for slot, row in pairs if slot.index in fault.slots and slot.row is row and self._ended(slot)]
+        for index, (slot, row) in enumerate(pairs):
+            row.at, row.bucket, row.prefill_ms = row.n_prefill, call.bucket.length, (monotonic() - started_s) * 1000
+            if slot.row is row and slot.state is State.PREFILL:
+                slot.move(State.REPLAY if row.replay else State.DECODE)
+            if index < len(step.prompt_logprobs):
+                row.prompt_logprobs = step.prompt_logprobs[index] or ()
+        return self._commit([(slot, row, pick) for (slot, row), pick in zip(pairs, picked, strict=True) if not row.replay])
+
+    async def decode(self) -> list[Output]:
+        """Runs one step of every running row; rows in replay give no output until the last known token is fed."""
+        pairs = [(slot, slot.row) for slot in self.slots if slot.running and slot.row is not None]
+        rows = [self._decode_row(slot, row) for slot, row in pairs]
+        picked = await self._device.start(lambda: self._compute_decode(rows, pairs), [row.rid for _, row in pairs])
+        outputs = []
+        for (slot, row), pick in zip(pairs, picked, strict=True):
+            row.at += 1
+            if slot.state is State.REPLAY:
+                row.replay.popleft()
+                if row.replay:
+                    continue
+                slot.move(State.DECODE)
+            outputs.append((slot, row, pick))
+        return self._commit(outputs)
+
+    def _prefill_row(self, slot: Slot, row: Row) -> PrefillRow:
+        shown = [event.token for event in row.events]
+        ids = [*row.submit.input_ids, *shown][: row.n_prefill]
+        wants_prompt = bool(row.submit.want & Want.PREFILL_LOGPROBS) and not row.events
+        return PrefillRow(slot.index, ids, 0, not row.replay, row.submit.params, row.submit.seed, row.n_tokens, wants_prompt, row.rid)
+
+    def _decode_row(self, slot: Slot, row: Row) -> DecodeRow:
+        token = row.replay[0] if slot.state is State.REPLAY else row.token
+        return DecodeRow(slot.index, token, row.at, row.submit.params, row.submit.seed, row.n_tokens, row.rid)
+
+    def _compute_prefill(self, call: Prefill, rows: list[PrefillRow], pairs: list[tuple[Slot, Row]]) -> tuple[Step, list[Picked]]:
+        step = self._engine.prefill(call.bucket, rows)
+        return step, self._sampler.pick(step, rows, _contexts(pairs))
+
+    def _compute_decode(self, rows: list[DecodeRow], pairs: list[tuple[Slot, Row]]) -> list[Picked]:
+        return self._sampler.pick(self._engine.decode(rows), rows, _contexts(pairs))
+
+    def _commit(self, outputs: Sequence[tuple[Slot, Row, Picked]]) -> list[Output]:
+        """Advances rows by their token; who left meanwhile, or stopped one step ago, drops it."""
+        committed = []
+        for slot, row, picked in outputs:
+            if slot.row is not row or slot.state is not State.DECODE:
+                continue
+            row.token = picked.token
+            row.n_tokens += 1
+            if row.context is not None and not picked.bad:
+                row.context.append(picked.token)
+            reason = self._reason(row, picked)
+            if reason:
+                self._ended(slot)
+            if picked.bad:
+                self._engine.scrub(slot.index)
+            committed.append(Output(row, picked, reason))
+        return committed
+
+    def _reason(self, row: Row, picked: Picked) -> str:
+        """Why the row ends with this token, in TGI's order; stop strings are found later, from text."""
+        if picked.bad:
+            return "error"
+        if row.n_tokens >= row.submit.n_max_new or (row.deadline_s is not None and monotonic() > row.deadline_s):
+            return "length"
+        return "eos_token" if picked.token in self._engine.eos_ids else ""
+
+    def _ended(self, slot: Slot) -> bool:
+        self.end(slot)
+        return True
+
+
+_BAD = Picked(-1, 0.0, bad=True)
+
+
+def _contexts(pairs: Sequence[tuple[Slot, Row]]) -> list[Context | None]:
+    return [row.context for _, row in pairs]

@@ -1,0 +1,156 @@
+"""The worker loop: decide, run, emit. While the device runs a step, the I/O side of the one before is done (design §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from time import monotonic
+from typing import Any
+
+from common.shapes import Shape
+from workers.batch import Batch
+from workers.emitter import Emitter, Output
+from workers.intake import Intake
+from workers.journal import Journal
+from workers.load import Load
+from workers.scheduler import Decode, Idle, Knobs, Prefill, PrefillShare, demand, next_call
+from workers.slots import Row, State
+
+
+class Loop:
+    """Runs one worker id until it is drained or fenced."""
+
+    def __init__(
+        self, batch: Batch, shape: Shape, emitter: Emitter, journal: Journal, intake: Intake, knobs: Knobs, load: Load
+    ) -> None:  # fmt: skip
+        self._batch = batch
+        self._shape = shape
+        self._emitter = emitter
+        self._journal = journal
+        self._intake = intake
+        self._knobs = knobs
+        self._load = load
+        self._share = PrefillShare()
+        self._steps_since_prefill = 0
+        self._wake = asyncio.Event()
+        self._pulling: asyncio.Task[list[Row]] | None = None
+        self._stop_at_s: float | None = None
+        journal.on_mail = self._read_mail
+        journal.on_ended = self._free
+
+    async def run(self) -> None:
+        """Returns when drained; raises an exception group with `Fenced`, or with what broke the device."""
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [tasks.create_task(self._journal.run()), tasks.create_task(self._intake.run(self._wake.set))]
+            await self._steps()
+            await self._journal.drained()
+            for helper in helpers:
+                helper.cancel()
+
+    def drain(self, grace_s: float) -> None:
+        """Takes nothing new from now on; what still runs after the grace is left for others."""
+        stop_at_s = monotonic() + grace_s
+        self._stop_at_s = min(stop_at_s, self._stop_at_s or stop_at_s)
+        self._wake.set()
+
+    async def _steps(self) -> None:
+        outputs: list[Output] = []
+        while not self._over():
+            self._place_pulled()
+            call = next_call(self._batch.fresh(), self._batch.n_running, self._share.value, self._shape, self._knobs)
+            if isinstance(call, Idle):
+                self._emit(outputs)
+                outputs = []
+                await self._rest()
+                continue
+            await self._journal.room()
+            started_s = monotonic()
+            computing = asyncio.ensure_future(self._compute(call))
+            await asyncio.sleep(0)  # lets the call start
+            self._emit(outputs)
+            self._ask()
+            outputs = await computing
+            self._spend(isinstance(call, Prefill), monotonic() - started_s)
+        self._emit(outputs)
+
+    def _compute(self, call: Prefill | Decode) -> Coroutine[Any, Any, list[Output]]:
+        return self._batch.prefill(call) if isinstance(call, Prefill) else self._batch.decode()
+
+    def _over(self) -> bool:
+        if self._stop_at_s is None:
+            return False
+        empty = self._pulling is None and self._batch.n_free == len(self._batch.slots)
+        return empty or monotonic() >= self._stop_at_s
+
+    async def _rest(self) -> None:
+        """Until something may have changed: a bell, a finished pull, a freed slot, mail, the end of the grace."""
+        self._ask()
+        try:
+            async with asyncio.timeout(None if self._stop_at_s is None else max(0.0, self._stop_at_s - monotonic())):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    def _spend(self, prefill: bool, seconds: float) -> None:
+        self._share.spend(seconds, prefill)
+        self._steps_since_prefill = 0 if prefill else self._steps_since_prefill + 1
+        self._load.spend(seconds, prefill)
+
+    def _ask(self) -> None:
+        """Pulls for the next prefill while the device works, or listens for the bell."""
+        if self._pulling is not None or self._stop_at_s is not None:
+            return
+        wanted = demand(
+            self._batch.n_free, self._batch.n_running, len(self._batch.fresh()), self._steps_since_prefill, self._share.value, self._shape,
+            self._knobs,
+        )  # fmt: skip
+        if self._intake.worthwhile(wanted):
+            self._pulling = asyncio.ensure_future(self._intake.pull(wanted, lambda: [row.rid for row in self._batch.rows()]))
+            self._pulling.add_done_callback(lambda task: self._wake.set())
+        elif wanted.maximum:
+            self._intake.listen()
+
+    def _place_pulled(self) -> None:
+        if self._pulling is None or not self._pulling.done():
+            return
+        rows = self._pulling.result()
+        self._pulling = None
+        for row in rows:
+            if not row.over:
+                self._emitter.prepare(row)
+            self._batch.place(row)
+            if row.over:
+                self._journal.add(row, row.events[row.n_adopted :])
+                self._journal.end(row)
+        self._journal.commit()
+
+    def _emit(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            row = output.row
+            event = self._emitter.event(output)
+            row.events.append(event)
+            self._journal.add(row, (event,))
+            ended = output.reason or event.finish is not None
+            slot = self._batch.find(row.rid)
+            if ended and slot is not None and slot.state is not State.ENDED:
+                self._batch.end(slot)
+            if ended:
+                self._journal.end(row)
+        self._journal.free = self._batch.n_free
+        self._journal.commit()
+
+    def _free(self, rows: Sequence[Row]) -> None:
+        self._batch.free(rows)
+        self._load.n_finished += len(rows)
+        self._wake.set()
+
+    def _read_mail(self, letters: Sequence[str]) -> None:
+        for letter in letters:
+            what, rid, *rest = letter.split(" ")
+            slot = self._batch.find(bytes.fromhex(rid))
+            if what != "cancel" or slot is None or slot.row is None or slot.state is State.ENDED or slot.row.epoch > int(rest[0]):
+                continue
+            self._batch.end(slot)
+            self._journal.end(slot.row)
+        self._journal.commit()

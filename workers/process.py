@@ -1,0 +1,204 @@
+"""The engine process: load, warm up, publish the card, then run worker ids until told to stop. Its supervisor owns it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from secrets import token_hex
+from time import monotonic
+from typing import TypeVar
+
+from tokenizers import Tokenizer
+
+from common import registry
+from common.broker import UNREACHABLE, Broker, connect
+from common.config import Settings, version
+from common.errors import StartError
+from common.keys import Cell, lane_name
+from common.logs import start_logs
+from common.messages import VERSION, Card, Worker
+from workers.batch import Batch
+from workers.card import build_card
+from workers.detokenize import special_ids
+from workers.device import BlameNote, Device
+from workers.emitter import Emitter
+from workers.engines import create
+from workers.engines.base import Engine
+from workers.intake import Intake
+from workers.journal import Fenced, Journal
+from workers.load import Load
+from workers.loop import Loop
+from workers.sampling import Sampler
+from workers.scheduler import Knobs
+from workers.weights import local_path
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RECORD_EVERY_S = 1.0
+DEVICE_CALLS_PER_LEASE = 3
+
+
+class Status:
+    """The pipe to the supervisor: one JSON object a line."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        self._last_s = monotonic()
+        self.worst_gap_s = 0.0
+
+    def say(self, **words: object) -> None:
+        if self._fd is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._fd, (json.dumps(words) + "\n").encode())
+
+    def progress(self, what: str, done: float) -> None:
+        """Also measures the longest time between two reports, which bounds one device call of the warm-up."""
+        now_s = monotonic()
+        self.worst_gap_s = max(self.worst_gap_s, now_s - self._last_s)
+        self._last_s = now_s
+        self.say(what=what, done=round(done, 4))
+
+
+class EngineProcess:
+    """One engine; a new worker id each time it joins."""
+
+    def __init__(self, settings: Settings, status: Status) -> None:
+        self._settings = settings
+        self._status = status
+        self._device = Device(BlameNote(settings.blame_fd) if settings.blame_fd is not None else None)
+        self._load = Load()
+        self._loop: Loop | None = None
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves until drained; raises `StartError` when it cannot start."""
+        engine, card = await self._start()
+        redis = connect(self._settings.broker_url)
+        cell = Cell(self._settings.farm, card.model, card.fingerprint)
+        broker = Broker(redis, cell)
+        bell = Broker(connect(self._settings.broker_url, blocking=True, max_connections=1), cell)
+        tokenizer = Tokenizer.from_buffer(card.files["tokenizer.json"])
+        emitter = Emitter(tokenizer, special_ids(tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null"))))
+        sampler = Sampler(engine.vocab_size)
+        while not self._stopping.is_set():
+            await self._serve(engine, broker, bell, emitter, sampler, card)
+
+    def stop(self) -> None:
+        """First call: drain within the grace. Second: hand everything back now."""
+        grace_s = 0.0 if self._stopping.is_set() else self._settings.drain_s
+        self._stopping.set()
+        if self._loop is not None:
+            self._loop.drain(grace_s)
+
+    async def _start(self) -> tuple[Engine, Card]:
+        progress = self._status.progress
+        path = await asyncio.to_thread(local_path, self._settings, progress)
+        engine = create(self._settings, str(path), "")
+        await self._device.start(lambda: engine.load(progress))
+        self._status.worst_gap_s = 0.0
+        await self._device.start(lambda: engine.warm_up(progress))
+        card = build_card(
+            self._settings, path, engine.shape, vocab_size=engine.vocab_size, precision=str(getattr(engine, "precision", "")),
+            capabilities=engine.capabilities.names(),
+        )  # fmt: skip
+        return engine, card
+
+    async def _serve(self, engine: Engine, broker: Broker, bell: Broker, emitter: Emitter, sampler: Sampler, card: Card) -> None:
+        settings = self._settings
+        engine.worker = worker = f"{settings.worker_name or socket.gethostname()}-{token_hex(4)}"
+        lease_ms = int(1000 * max(settings.lease_s, DEVICE_CALLS_PER_LEASE * self._status.worst_gap_s))
+        lanes = [length for length in settings.lanes or (engine.shape.max_length,) if length <= engine.shape.max_length]
+        batch = Batch(engine, self._device, sampler, settings.exact_max_tokens)
+        digest = await _until_reached(lambda: registry.publish(broker.redis, settings.farm, card))
+        await _until_reached(lambda: broker.join(worker, lease_ms))
+        journal = Journal(broker, worker, lease_ms, batch.rows, lambda: self._device.busy)
+        intake = Intake(broker, bell, journal, [lane_name(length) for length in lanes], lease_ms / 1000)
+        knobs = Knobs(settings.waiting_served_ratio, settings.max_waiting_tokens, settings.max_prefill_share, settings.waste_max)
+        self._loop = loop = Loop(batch, engine.shape, emitter, journal, intake, knobs, self._load)
+
+        def record() -> Worker:
+            return Worker(
+                VERSION, worker, card.model, digest, settings.backend, engine.shape.batch_size, engine.shape.max_length, tuple(lanes),
+                "draining" if self._stopping.is_set() else "ready", len(batch.slots) - batch.n_free, batch.n_free,
+                round(self._load.step_ms, 3), round(self._load.prefill_ms, 3), round(self._load.finished_per_s, 3), socket.gethostname(),
+                version(), engine.capabilities.names(),
+            )  # fmt: skip
+
+        self._status.say(worker=worker, model=card.model, fingerprint=card.fingerprint, lease_s=lease_ms / 1000)
+        reporting = asyncio.create_task(self._report(broker, record, lease_ms))
+        log.info("Connected worker=%s model=%s backend=%s batch=%d length=%d", worker, card.model, settings.backend, *engine.shape[:2])
+        if self._stopping.is_set():
+            loop.drain(0.0)
+        try:
+            await loop.run()
+            await broker.release(worker, "clean")
+            log.info("Drained worker=%s", worker)
+        except* Fenced:
+            log.warning("Fenced worker=%s: its lease passed, its requests run elsewhere", worker)
+        finally:
+            reporting.cancel()
+            await self._device.start(lambda: None)  # a call still running would write into slots of the next id
+
+    async def _report(self, broker: Broker, record: Callable[[], Worker], lease_ms: int) -> None:
+        while True:
+            self._load.report()
+            with suppress(*UNREACHABLE):
+                await broker.publish_record(record(), max(lease_ms, 5000))
+            await asyncio.sleep(RECORD_EVERY_S)
+
+
+async def _until_reached(command: Callable[[], Awaitable[T]]) -> T:
+    """Repeats an idempotent command until the broker answers."""
+    said = False
+    while True:
+        try:
+            return await command()
+        except UNREACHABLE as error:
+            if not said:
+                log.warning("waiting for the broker: %s", type(error).__name__)
+                said = True
+            await asyncio.sleep(0.2)
+
+
+def _die_with_parent(fd: int, loop: asyncio.AbstractEventLoop) -> None:
+    """The supervisor never writes: its end of the pipe closing means that it is gone."""
+    loop.add_reader(fd, lambda: os._exit(1))
+
+
+async def _main(settings: Settings) -> int:
+    status = Status(settings.status_fd)
+    process = EngineProcess(settings, status)
+    loop = asyncio.get_running_loop()
+    if settings.parent_fd is not None:
+        _die_with_parent(settings.parent_fd, loop)
+    loop.add_signal_handler(signal.SIGTERM, process.stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        await process.run()
+    except StartError as error:
+        status.say(error=str(error), code=error.code)
+        return error.code
+    return 0
+
+
+def main() -> None:
+    """Entry of `python -m workers.process`; started by `workers.supervisor` only."""
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    settings = Settings.from_env(os.environ, sys.argv[1:])
+    start_logs(settings)
+    code = asyncio.run(_main(settings))
+    sys.stdout.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The supervisor: starts the engine process, sees it die, hands its requests back at once, starts it again (design §8).
+
+It never imports torch, so a device that hangs or a process that is killed for memory cannot take it along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+from common.broker import UNREACHABLE, Broker, connect
+from common.config import Settings
+from common.keys import Cell
+from workers.device import NOTE_BYTES, BlameNote
+
+log = logging.getLogger(__name__)
+
+GIVES_UP = (2, 3)
+"""Exit statuses of an engine process that a restart cannot help."""
+
+WATCH_EVERY_S = 1.0
+KILL_AFTER_GRACE_S = 5.0
+MOST_BACKOFF_S = 60.0
+
+
+@dataclass
+class Said:
+    """The last words of an engine process about itself."""
+
+    worker: str = ""
+    model: str = ""
+    fingerprint: str = ""
+    lease_s: float = 10.0
+    error: str = ""
+
+
+class Supervisor:
+    """Owns one engine process at a time."""
+
+    def __init__(self, settings: Settings, argv: Sequence[str]) -> None:
+        self._settings = settings
+        self._argv = argv
+        self._memory = os.memfd_create("blame") if hasattr(os, "memfd_create") else _unlinked_file()
+        os.ftruncate(self._memory, NOTE_BYTES)
+        self._note = BlameNote(self._memory)
+        self._child: asyncio.subprocess.Process | None = None
+        self._said = Said()
+        self._stopping = False
+        self._n_early_deaths = 0
+
+    async def run(self) -> int:
+        """Serves until stopped; returns the exit status."""
+        while True:
+            code = await self._one_life()
+            if self._said.worker:
+                await self._hand_back("clean" if code == 0 else "crashed")
+            if self._stopping or code == 0:
+                return 0
+            if code in GIVES_UP:
+                return code
+            log.error("Died worker=%s status=%d", self._said.worker or "(starting)", code)
+            self._n_early_deaths = 0 if self._said.worker else self._n_early_deaths + 1
+            if self._n_early_deaths:
+                await asyncio.sleep(min(MOST_BACKOFF_S, 2.0 ** (self._n_early_deaths - 1)))
+
+    def stop(self, force: bool = False) -> None:
+        """Drains the engine process; a second time, or forced, it hands back at once."""
+        if self._child is None or self._child.returncode is not None:
+            self._stopping = True
+            return
+        with suppress(ProcessLookupError):
+            self._child.send_signal(signal.SIGTERM)
+            if force and not self._stopping:
+                self._child.send_signal(signal.SIGTERM)
+        grace_s = 0.0 if force or self._stopping else self._settings.drain_s
+        self._stopping = True
+        asyncio.get_running_loop().call_later(grace_s + KILL_AFTER_GRACE_S, self._kill)
+
+    def _kill(self) -> None:
+        if self._child is not None and self._child.returncode is None:
+            self._child.kill()
+
+    async def _one_life(self) -> int:
+        self._said = Said()
+        self._note.clear()
+        status, status_of_child = os.pipe()
+        parent_of_child, parent = os.pipe()
+        fds = (status_of_child, parent_of_child, self._memory)
+        names = ("FARM_STATUS_FD", "FARM_PARENT_FD", "FARM_BLAME_FD")
+        env = {**os.environ, **{name: str(fd) for name, fd in zip(names, fds, strict=True)}}
+        self._child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "workers.process", *self._argv, env=env, pass_fds=fds, start_new_session=True
+        )
+        os.close(status_of_child)
+        os.close(parent_of_child)
+        listening = asyncio.create_task(self._listen(status))
+        watching = asyncio.create_task(self._watch())
+        try:
+            code = await self._child.wait()
+            await listening
+            return code
+        finally:
+            watching.cancel()
+            os.close(parent)
+
+    async def _listen(self, fd: int) -> None:
+        """Reads what the child says; progress is passed on to whoever started this process."""
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
+        async for line in reader:
+            words = json.loads(line)
+            if "what" in words:
+                print("PROGRESS", json.dumps(words), flush=True)
+            if "error" in words:
+                log.error("%s", words["error"])
+            for name, value in words.items():
+                if hasattr(self._said, name):
+                    setattr(self._said, name, value)
+        transport.close()
+
+    async def _watch(self) -> None:
+        """A device call longer than the lease is a hang: its requests already run elsewhere."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            since_s = self._note.read().since_s
+            if self._said.worker and since_s and monotonic() - since_s > self._said.lease_s:
+                log.error("Hung worker=%s for %.0f s; it is killed", self._said.worker, monotonic() - since_s)
+                self._kill()
+
+    async def _hand_back(self, how: str) -> None:
+        """Gives the dead process' requests to others, blaming those its device was computing."""
+        redis = connect(self._settings.broker_url, max_connections=1)
+        broker = Broker(redis, Cell(self._settings.farm, self._said.model, self._said.fingerprint))
+        blamed = self._note.read().rids if how == "crashed" else ()
+        until_s = monotonic() + 2 * self._said.lease_s
+        while monotonic() < until_s:
+            try:
+                await broker.release(self._said.worker, how, blamed)
+                break
+            except UNREACHABLE:
+                await asyncio.sleep(0.2)
+        await redis.aclose()
+
+
+def _unlinked_file() -> int:
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+async def supervise(settings: Settings, argv: Sequence[str]) -> int:
+    """Runs one worker until a signal, or until the parent named by `settings.parent_fd` is gone."""
+    supervisor = Supervisor(settings, argv)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, supervisor.stop)
+    loop.add_signal_handler(signal.SIGINT, lambda: supervisor.stop(force=True))
+    if settings.parent_fd is not None:
+        loop.add_reader(settings.parent_fd, lambda: os._exit(1))
+    return await supervisor.run()
