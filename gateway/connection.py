@@ -37,11 +37,7 @@ class Connection:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         self._watch.cancel()
-        try:
-            await asyncio.wait((self._watch,))
-        except asyncio.CancelledError:
-            if not self.gone:
-                raise
+        await asyncio.wait((self._watch,))
         if not self.gone or self._guarded is None:
             return False
         return self._guarded.uncancel() == 0 and kind is asyncio.CancelledError

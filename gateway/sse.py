@@ -17,6 +17,7 @@ HEADERS = [
 ]
 
 _FLOAT32 = struct.Struct("f")
+_LEAST_NORMAL = 2.0**-126
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _LINE_ENDS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\u0085": "\\u0085"}
 
@@ -39,7 +40,7 @@ def float32(value: float) -> float | None:
     """The float whose repr is the shortest decimal that reads back as this float32; None for what JSON cannot say."""
     if not math.isfinite(value):
         return None
-    for digits in (6, 7, 8):
+    for digits in (6, 7, 8) if abs(value) >= _LEAST_NORMAL else range(1, 9):
         short = float(f"{value:.{digits}g}")
         if _FLOAT32.unpack(_FLOAT32.pack(short))[0] == value:
             return short

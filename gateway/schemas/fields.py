@@ -48,7 +48,7 @@ def float32(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong_type(value, path, "f32")
     try:
-        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
         raise misfit(path, f"invalid value: {_name(value)}, expected f32") from None
     return rounded
