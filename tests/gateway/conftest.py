@@ -2,72 +2,63 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.farm import Process, healthy, wait_for
 from tests.gateway.scripted import ScriptedWorker, count
 from tests.servers import Server, free_port
-
-ROOT = Path(__file__).parents[2]
-
-
-def until(true: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:
-    """Waits for a condition; fails with its name."""
-    end = time.monotonic() + deadline_s
-    while not true():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s} s: {what}")
-        time.sleep(0.005)
 
 
 @dataclass
 class Gateway:
     """One gateway process."""
 
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
+    port: int
+    process: Process
 
     @property
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
 
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(10)
+    def get(self, path: str) -> httpx.Response:
+        with self.http as http:
+            return http.get(path)
+
+    def number(self, series: str) -> float:
+        """One value of the metrics page."""
+        lines = dict(line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if not line.startswith("#"))
+        return float(lines[series])
 
 
 def start_gateway(redis_url: str, farm: str, log: Path, **env: str) -> Gateway:
     port = free_port()
-    given = {"PATH": os.environ["PATH"], "REDIS_URL": redis_url, "FARM": farm, "PORT": str(port), "HOSTNAME": "127.0.0.1", **env}
-    with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "gateway"], env=given, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    gateway = Gateway(f"http://127.0.0.1:{port}", process, log)
-    with gateway.http as http:
-        until(lambda: _answers(http, process), "the gateway listens")
+    given = {"REDIS_URL": redis_url, "FARM": farm, "PORT": str(port), "HOSTNAME": "127.0.0.1", **env}
+    gateway = Gateway(port, Process(log, "gateway", given))
+    wait_for(lambda: listens(gateway), 20, gateway.process.text)
     return gateway
 
 
-def _answers(http: httpx.Client, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, "the gateway ended at start"
+def listens(gateway: Gateway) -> bool:
+    assert gateway.process.popen.poll() is None, gateway.process.text()
     try:
-        return http.get("/health/live").status_code == 200
+        return gateway.get("/health/live").status_code == 200
     except httpx.TransportError:
         return False
 
 
-def until_healthy(gateway: Gateway) -> None:
-    with gateway.http as http:
-        until(lambda: http.get("/health").status_code == 200, "the farm is healthy")
+def sse(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream that has been read to its end."""
+    blocks = response.read().decode().split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block.startswith("data: ") for block in blocks)
+    return [json.loads(block.removeprefix("data: ")) for block in blocks]
 
 
 @pytest.fixture(scope="session")
@@ -98,23 +89,31 @@ def worker(shared_worker: ScriptedWorker) -> Iterator[ScriptedWorker]:
 def gateway(redis_url: str, shared_worker: ScriptedWorker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The gateway most tests use, with TGI's defaults."""
     gateway = start_gateway(redis_url, "farm", tmp_path_factory.mktemp("gateway") / "log")
-    until_healthy(gateway)
+    wait_for(lambda: healthy(gateway.port), 10, gateway.process.text)
     yield gateway
-    gateway.stop()
+    assert gateway.process.end() == 0
 
 
 @pytest.fixture(scope="session")
 def strict(redis_url: str, shared_worker: ScriptedWorker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with a key, one permit and a small payload limit."""
-    log = tmp_path_factory.mktemp("strict") / "log"
+    """A gateway with a key, one permit, a small payload limit and prompt log-probabilities."""
     limits = {"MAX_CONCURRENT_REQUESTS": "1", "PAYLOAD_LIMIT": "5000", "ENABLE_PREFILL_LOGPROBS": "true", "COMPUTE_TYPE": "1-test"}
+    log = tmp_path_factory.mktemp("strict") / "log"
     gateway = start_gateway(redis_url, "farm", log, API_KEY="Secret-Key", **limits)
-    until_healthy(gateway)
+    wait_for(lambda: healthy(gateway.port), 10, gateway.process.text)
     yield gateway
-    gateway.stop()
+    assert gateway.process.end() == 0
 
 
 @pytest.fixture
 def http(gateway: Gateway, worker: ScriptedWorker) -> Iterator[httpx.Client]:
     with gateway.http as client:
+        yield client
+
+
+@pytest.fixture
+def keyed(strict: Gateway, worker: ScriptedWorker) -> Iterator[httpx.Client]:
+    """A client of the strict gateway that has the key."""
+    with strict.http as client:
+        client.headers["authorization"] = "Bearer Secret-Key"
         yield client

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -74,7 +75,7 @@ class ScriptedWorker:
 
     url: str
     farm: str
-    capabilities: tuple[str, ...] = ("seed", "logprobs", "penalties")
+    capabilities: tuple[str, ...] = ("seed", "logprobs", "prompt_logprobs", "penalties")
     batch_size: int = 8
     metrics_url: str = ""
     host: str = ""
@@ -110,15 +111,19 @@ class ScriptedWorker:
         self._broker = Broker(redis, Cell(self.farm, card.model, card.fingerprint))
         await self._broker.join(self.id, LEASE_MS)
         digest = await registry.publish(redis, self.farm, card)
+        record = Worker(
+            1, self.id, card.model, digest, "scripted", self.batch_size, LENGTH, (LENGTH,), "ready", 0, 0,
+            host=self.host, capabilities=self.capabilities, metrics_url=self.metrics_url,
+        )  # fmt: skip
+        published_s = 0.0
         while not self._stop.is_set():
-            record = Worker(
-                1, self.id, card.model, digest, "scripted", self.batch_size, LENGTH, (LENGTH,), "ready", 0, 0,
-                host=self.host, capabilities=self.capabilities, metrics_url=self.metrics_url,
-            )  # fmt: skip
-            await self._broker.publish_record(record, 5000)
+            if monotonic() - published_s > 1:
+                published_s = monotonic()
+                await self._broker.publish_record(record, 5000)
             await self._pull()
             await self._say()
-            await asyncio.sleep(0.002)
+            if not self._rows or not self.go.is_set():
+                await asyncio.sleep(0.002)
         await self._broker.release(self.id, "clean")
         await redis.aclose()
 
