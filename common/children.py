@@ -22,6 +22,9 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 HEALTHY_S = 60.0
 """A child that ran this long starts its backoff anew."""
 
+LAST_WORDS_S = 2.0
+"""Between SIGINT and SIGKILL."""
+
 FATAL = (2, 3)
 """Exit statuses of `StartError`: starting again cannot help."""
 
@@ -86,13 +89,15 @@ class Child:
             await reading
 
     async def end(self, grace_s: float, hurry: asyncio.Event) -> None:
-        """Asks the process to end; kills it after the grace, or when `hurry` is set."""
+        """SIGTERM, after the grace SIGINT, then SIGKILL; SIGKILL at once when `hurry` is set."""
         self.stopping.set()
         if self.process is None or self.process.returncode is not None:
             return
-        self.process.terminate()
         exited, hurried = asyncio.ensure_future(self.process.wait()), asyncio.ensure_future(hurry.wait())
-        await asyncio.wait({exited, hurried}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGINT, LAST_WORDS_S)):
+            if not hurried.done() and not exited.done():
+                self.process.send_signal(number)
+                await asyncio.wait({exited, hurried}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         self.kill()
         await exited

@@ -13,6 +13,8 @@ from common.errors import StartError
 from common.listening import Refused
 from common.logs import start_logs
 
+log = logging.getLogger("common.cli")
+
 USAGE = """\
 usage: tokenfarm COMMAND [options]
 
@@ -50,6 +52,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _one_host(argv: Sequence[str]) -> int:
     settings = _begin(argv, "tokenfarm up", ONE_HOST)
+    for note in settings.notes:
+        log.warning(note)
     from common.local import up
 
     return up(settings, argv)
@@ -66,11 +70,9 @@ def _worker(argv: Sequence[str]) -> int:
 
 
 def _begin(argv: Sequence[str], program: str, defaults: Mapping[str, object] | None = None) -> Settings:
-    """Refuses wrong settings and says what has no effect, before anything slow."""
+    """Refuses wrong settings before anything slow."""
     settings = Settings.from_env(os.environ, argv, defaults=defaults, program=program)
     start_logs(settings)
-    for note in settings.notes:
-        logging.getLogger(__name__).warning(note)
     if settings.env:
         print(settings.describe())
     return settings

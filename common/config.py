@@ -109,7 +109,7 @@ class Settings:
     blame_fd: int | None = own(None, "memory in which an engine process notes what its device does", flag=False, least=0)
 
     notes: tuple[str, ...] = ()
-    """Lines to log once at start: what was given and has no effect."""
+    """Lines to log once at start: what was given and has no effect. Empty in a child of `tokenfarm up`, whose parent says them."""
 
     @classmethod
     def from_env(
@@ -122,7 +122,11 @@ class Settings:
         notes += [f"{key} is not a setting" for key in env if key not in OWN_ENVS and _looks_own(key)]
         if "hostname" in given and not _is_address(given["hostname"][1]):
             notes.append(f"HOSTNAME={given.pop('hostname')[1]} is not an IP address and is ignored")
-        values = {**(defaults or {}), **{name: value for name, (_, value) in given.items()}, "notes": tuple(notes)}
+        values = {
+            **(defaults or {}),
+            **{name: value for name, (_, value) in given.items()},
+            "notes": () if "parent_fd" in given else tuple(notes),
+        }
         settings = cls(**values)
         check(settings)
         return settings

@@ -23,8 +23,8 @@ from common.progress import Progress
 
 log = logging.getLogger(__name__)
 
-INTERRUPT_S = 3.0
-"""What children get to end after Ctrl-C."""
+INTERRUPT_S = 1.0
+"""How long running requests may still take after Ctrl-C."""
 
 BROKER_END_S = 1.0
 HEALTH_INTERVAL_S = 1.0
