@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from secrets import token_hex
 from time import monotonic
 from typing import TypeVar
@@ -31,6 +32,7 @@ from workers.device import BlameNote, Device
 from workers.emitter import Emitter
 from workers.engines import create
 from workers.engines.base import Engine
+from workers.engines.oracle import model_folder
 from workers.intake import Intake
 from workers.journal import Fenced, Journal
 from workers.load import Load
@@ -39,7 +41,7 @@ from workers.sampling import Sampler
 from workers.scheduler import Knobs
 from workers.weights import local_path
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("workers.process")
 
 T = TypeVar("T")
 
@@ -101,7 +103,7 @@ class EngineProcess:
 
     async def _start(self) -> tuple[Engine, Card]:
         progress = self._status.progress
-        path = await asyncio.to_thread(local_path, self._settings, progress)
+        path = Path(model_folder()) if self._settings.backend == "oracle" else await asyncio.to_thread(local_path, self._settings, progress)
         engine = create(self._settings, str(path), "")
         await self._device.start(lambda: engine.load(progress))
         self._status.worst_gap_s = 0.0

@@ -103,7 +103,7 @@ class Sampler:
             logits = warped
         np.subtract(logits, logits[best], out=warped)
         _cool(warped, row.params.temperature)
-        return self._finish(None, warped, best, 0.0, row)
+        return self._finish(None, warped, best, None, row)
 
     def _pick_candidate(self, ids: Ids, logits: Floats, logsumexp: float, row: PrefillRow | DecodeRow) -> Picked:
         assert not penalises(row.params), "penalties need full logits"
@@ -112,32 +112,26 @@ class Sampler:
         best = int(logits.argmax())
         if not (math.isfinite(logits[best]) and math.isfinite(logsumexp)):
             return BAD
-        total = math.exp(logsumexp - float(logits[best])) if row.params.temperature == 1.0 else 0.0
+        total = math.exp(logsumexp - float(logits[best])) if row.params.temperature == 1.0 else None
         warped = logits - logits[best]
         _cool(warped, row.params.temperature)
         return self._finish(ids, warped, best, total, row)
 
-    def _finish(self, ids: Ids | None, logits: Floats, best: int, known_total: float, row: PrefillRow | DecodeRow) -> Picked:
+    def _finish(self, ids: Ids | None, logits: Floats, best: int, known_total: float | None, row: PrefillRow | DecodeRow) -> Picked:
         """`logits`: 0 at `best`, lower elsewhere, of the tokens `ids` (None: all); `known_total`: mass with tokens not at hand."""
         params = row.params
         if 0 < params.top_k < len(logits):
             kept = largest(logits, params.top_k)
-            ids, logits, known_total = _only(ids, kept), logits[kept], 0.0
+            ids, logits, known_total = _only(ids, kept), logits[kept], None
         masses = np.exp(logits, out=self._masses[: len(logits)])
         if params.top_p < 1.0:
-            total = known_total or float(masses.sum(dtype=np.float64))
-            kept = nucleus(logits, masses, total, params.top_p)
-            ids, logits, masses, known_total = _only(ids, kept), logits[kept], masses[kept], 0.0
+            kept = nucleus(logits, masses, params.top_p, known_total)
+            ids, logits, masses, known_total = _only(ids, kept), logits[kept], masses[kept], None
         if params.typical_p < 1.0:
             kept = typical(logits, masses, params.typical_p)
-            ids, logits, masses, known_total = _only(ids, kept), logits[kept], masses[kept], 0.0
-        log_total = np.float32(math.log(max(known_total, float(masses.sum()))))
-        if not params.samples:
-            at = best
-        elif ids is None:
-            at = self._race.winner(logits, masses, row.seed, row.pos)
-        else:
-            at = self._race.winner_of(ids, logits, row.seed, row.pos)
+            ids, logits, masses, known_total = _only(ids, kept), logits[kept], masses[kept], None
+        log_total = np.float32(math.log(known_total or float(masses.sum())))
+        at = self._race.winner(ids, logits, masses, row.seed, row.pos) if params.samples else best
         top = _top(ids, logits, log_total, params.top_n_tokens)
         return Picked(_token(ids, at), float(logits[at] - log_total), top)
 

@@ -127,13 +127,15 @@ class Supervisor:
         transport.close()
 
     async def _watch(self) -> None:
-        """A device call longer than the lease is a hang: its requests already run elsewhere."""
+        """A device call longer than the lease is a hang: its requests already run elsewhere. Two looks, or a pause would look like one."""
+        seen_s = 0.0
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             since_s = self._note.read().since_s
-            if self._said.worker and since_s and monotonic() - since_s > self._said.lease_s:
+            if self._said.worker and since_s == seen_s != 0.0 and monotonic() - since_s > self._said.lease_s:
                 log.error("Hung worker=%s for %.0f s; it is killed", self._said.worker, monotonic() - since_s)
                 self._kill()
+            seen_s = since_s
 
     async def _hand_back(self, how: str) -> None:
         """Gives the dead process' requests to others, blaming those its device was computing."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.race import Floats, Ids
 
 BLOCK = 128
 FEW = 64
-SORTABLE = 512
 LOWEST = np.finfo(np.float32).min
+MASSLESS = -104.0
+"""exp of this, and of all below, is 0 in float32."""
 
 
 def largest(logits: Floats, k: int) -> Ids:
@@ -28,68 +28,68 @@ def largest(logits: Floats, k: int) -> Ids:
     return kept
 
 
-def nucleus(logits: Floats, masses: Floats, total: float, share: float) -> Ids:
+def nucleus(logits: Floats, masses: Floats, share: float, total: float | None = None) -> Ids:
     """The fewest most likely tokens whose mass reaches `share` of `total`; at the border the lowest ids of equals.
 
-    `masses` is exp(logits); `total` may exceed their sum when some tokens are not at hand.
+    `masses` is exp(logits); `total` is their sum, or more when some tokens are not at hand.
     """
-    target = _within(share * total, masses)
+    available = float(masses.sum(dtype=np.float64))
+    target = _reachable(share * (total or available), available)
     border, above = _border(logits, masses, target)
-    ids = np.flatnonzero(logits >= border)
-    ties = np.flatnonzero(logits[ids] == border)
-    n_needed = max(1, math.ceil((target - above) / float(masses[ids[ties[0]]])))
-    return np.delete(ids, ties[n_needed:])
+    kept = logits > border
+    ties = np.flatnonzero(logits == border)
+    n_ties = max(1, math.ceil((target - above) / float(masses[ties[0]])))
+    kept[ties[:n_ties]] = True
+    return np.flatnonzero(kept)
 
 
 def typical(logits: Floats, masses: Floats, share: float) -> Ids:
     """The tokens whose surprise is closest to the entropy until their mass reaches `share`; ties are kept."""
-    ids = np.flatnonzero(masses > 0)
-    weights = masses[ids].astype(np.float64)
-    total = weights.sum()
-    surprise = math.log(total) - logits[ids].astype(np.float64)
-    closeness = -np.abs(surprise - (weights * surprise).sum() / total).astype(np.float32)
-    border, _ = _border(closeness, masses[ids], _within(share * total, masses[ids]))
-    kept: Ids = ids[closeness >= border]
-    return kept
+    available = float(masses.sum(dtype=np.float64))
+    expected = float((np.maximum(logits, MASSLESS) * masses).sum(dtype=np.float64)) / available
+    closeness = -np.abs(logits - np.float32(expected))
+    border, _ = _border(closeness, masses, _reachable(share * available, available))
+    return np.flatnonzero(closeness >= border)
 
 
-def _within(target: float, masses: Floats) -> float:
+def _reachable(target: float, available: float) -> float:
     """`target`, or just less than all there is: a sum in another order must still reach it."""
-    return min(target, float(masses.sum(dtype=np.float64)) * (1 - 1e-9))
+    return min(target, available * (1 - 1e-9))
 
 
 def _border(keys: Floats, masses: Floats, target: float) -> tuple[np.float32, float]:
-    """The key at which `masses`, added up by descending key, reach `target`, and the mass above that key.
+    """The key at which `masses`, added up by descending key, reach `target`, and the mass above that key. Keys are ≤ 0.
 
-    Halves the range of keys instead of sorting them: linear, as each round looks only at what the last one left.
+    Tries the few greatest keys, else selects by radix: floats of one sign are ordered as their bits, so the mass under each
+    upper half shows in which of them the target is reached, and the lower halves are 16-bit integers, sorted in linear time.
     """
-    above = 0.0
-    pivot = _kth_or_less(keys, FEW)
-    while True:
-        high = keys >= pivot
-        mass = float(masses[high].sum(dtype=np.float64))
-        if above + mass < target:
-            above += mass
-            high = ~high & (masses > 0)
-        keys, masses = keys[high], masses[high]
-        smallest, greatest = keys.min(), keys.max()
-        if len(keys) <= SORTABLE or smallest == greatest:
-            break
-        middle = smallest + (greatest - smallest) / 2
-        pivot = middle if middle > smallest else greatest
-    order = np.argsort(-keys, kind="stable")
+    few = np.flatnonzero(keys >= _kth_or_less(keys, FEW))
+    mass = float(masses[few].sum(dtype=np.float64))
+    if mass >= target:
+        return _border_by_order(keys[few], masses[few], np.argsort(-keys[few], kind="stable"), 0.0, target)
+    bits = np.abs(keys).view(np.uint32)
+    halves = (bits >> np.uint32(16)).astype(np.intp)
+    each = np.bincount(halves, masses)
+    reached = np.cumsum(each)
+    half = min(int(np.searchsorted(reached, target)), len(reached) - 1)
+    inside = np.flatnonzero(halves == half)
+    order = np.argsort(bits[inside].astype(np.uint16), kind="stable")
+    return _border_by_order(keys[inside], masses[inside], order, float(reached[half] - each[half]), target)
+
+
+def _border_by_order(keys: Floats, masses: Floats, order: Ids, above: float, target: float) -> tuple[np.float32, float]:
     reached = above + np.cumsum(masses[order], dtype=np.float64)
-    border = keys[order[min(int(np.searchsorted(reached, target)), len(order) - 1)]]
+    border: np.float32 = keys[order[min(int(np.searchsorted(reached, target)), len(order) - 1)]]
     return border, above + float(masses[keys > border].sum(dtype=np.float64))
 
 
 def _kth_or_less(values: Floats, k: int) -> np.float32:
-    """A bound that at least k values reach: the k-th largest maximum of blocks, or the k-th value itself; −inf when k is all."""
+    """A bound that at least k values reach: the k-th largest maximum of columns, or the k-th value itself; −inf when k is all."""
     if k >= len(values):
         return np.float32(-np.inf)
-    n_blocks = len(values) // BLOCK
-    maxima: npt.NDArray[np.float32] = values
-    if k <= n_blocks:
-        maxima = values[: n_blocks * BLOCK].reshape(n_blocks, BLOCK).max(axis=1)
+    n_columns = len(values) // BLOCK
+    maxima = values
+    if k <= n_columns:
+        maxima = values[: n_columns * BLOCK].reshape(BLOCK, n_columns).max(axis=0)
     kth: np.float32 = np.partition(maxima, -k)[-k]
     return kth

@@ -17,7 +17,7 @@ from common.errors import StartError
 from common.shapes import Bucket, Shape, doubling
 from workers.engines.base import Capabilities, DecodeRow, PrefillRow, Progress, ShapeLedger, Step
 from workers.host import cpu_threads, require_memory
-from workers.model_files import eos_ids
+from workers.model_files import eos_ids, n_weights
 from workers.static_cache import StaticCache
 from workers.stock_model import StockModel, choose_dtype, load_stock_model
 from workers.supported import require_supported
@@ -37,33 +37,37 @@ LOGPROB_CHUNK = 128
 class CpuEngine:
     """Serves `batch_size` slots of `max_length` columns; implements `workers.engines.base.Engine`.
 
-    Results of a row do not depend on its slot, its neighbours or the bucket, bit for bit, except in mixture-of-experts models.
+    The result of a row does not depend on its slot, its neighbours or the KV length, bit for bit. `eos_ids`, `vocab_size` and
+    `precision` are valid after `load`. Log-probabilities of prompts are warmed, and offered, only when the settings allow them.
     """
 
-    capabilities = Capabilities(prompt_logprobs=True, penalties=True, reproducible=True)
     shape: Shape
     vocab_size: int
+    precision: str
 
     def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
+        self.capabilities = Capabilities(prompt_logprobs=settings.enable_prefill_logprobs, reproducible=True)
         self.ledger = ShapeLedger()
         self.eos_ids: frozenset[int] = frozenset()
+        self.worker = worker
         self._settings = settings
         self._folder = Path(model_path)
-        self._worker = worker
 
     def load(self, progress: Progress) -> None:
         """Reads the weights and allocates the cache; raises `StartError` for an unsupported model or too little memory."""
         require_supported(self._folder)
         torch.set_num_threads(cpu_threads(self._settings.workers))
         progress("weights", 0.0)
-        model = load_stock_model(self._folder, choose_dtype(self._settings.dtype), self._settings.trust_remote_code)
-        self.serve(model)
+        dtype = choose_dtype(self._settings.dtype)
+        require_memory(n_weights(self._folder) * dtype.itemsize, f"the model's weights in {dtype}")
+        self.serve(load_stock_model(self._folder, dtype, self._settings.trust_remote_code))
         self.eos_ids = eos_ids(self._folder)
         progress("weights", 1.0)
 
     def serve(self, model: StockModel) -> None:
-        """Takes a loaded model and allocates the cache for the settings' batch size and length."""
+        """Takes a loaded model and lays out the cache for the settings' batch size and length, in tokens."""
         self._model = model
+        self.precision = str(model.dtype).removeprefix("torch.")
         batch_size = self._settings.max_batch_size or DEFAULT_BATCH_SIZE
         max_length = self._settings.max_total_tokens or min(model.max_positions, DEFAULT_MAX_LENGTH)
         if max_length > model.max_positions:
@@ -81,16 +85,14 @@ class CpuEngine:
 
     def warm_up(self, progress: Progress) -> None:
         """Runs every prefill and decode shape once through the serving functions, then closes the ledger."""
-        n_shapes = 2 * len(self.shape.buckets) + len(self._columns)
-        n_done = 0
-        for bucket in self.shape.buckets:
-            for prompt_logprobs in (False, True):
-                self.prefill(bucket, [PrefillRow(0, [0] * bucket.length, prompt_logprobs=prompt_logprobs)])
-                n_done += 1
-                progress("warm-up", n_done / n_shapes)
-        for n_columns in self._columns:
+        kinds = (False, True) if self.capabilities.prompt_logprobs else (False,)
+        prompts = [(bucket, PrefillRow(0, [0] * bucket.length, prompt_logprobs=kind)) for bucket in self.shape.buckets for kind in kinds]
+        n_shapes = len(prompts) + len(self._columns)
+        for n_done, (bucket, row) in enumerate(prompts, 1):
+            self.prefill(bucket, [row])
+            progress("warm-up", n_done / n_shapes)
+        for n_done, n_columns in enumerate(self._columns, len(prompts) + 1):
             self.decode([DecodeRow(0, 0, n_columns - 1)])
-            n_done += 1
             progress("warm-up", n_done / n_shapes)
         self.scrub(0)
         self.release(0)

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.farm import Farm
+from tests.servers import Server
+
+SALTED = {"FARM_ORACLE_SALTED": "true", "FARM_ORACLE_PREFILL_MS": "100", "FARM_ORACLE_STEP_MS": "10", "FARM_LEASE_S": "1", "MAX_BATCH_SIZE": "8"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
+    """Salted oracle with a prefill of 100 ms: an unsalted or quick one cannot show the worst faults."""
+    with Farm(tmp_path, server, SALTED) as farm:
+        yield farm

@@ -1,0 +1,128 @@
+"""Deaths, pauses and losses in mid-stream: every stream stays consistent and complete (design §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.chaos.streams import Shown, streams
+from tests.farm import Farm, wait_for
+
+pytestmark = pytest.mark.anyio
+N_TOKENS = 100
+
+
+async def soon(condition: Callable[[], Any], timeout_s: float = 15) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def assert_whole(farm: Farm, shown: list[Shown]) -> None:
+    faults = [fault for one in shown for fault in one.faults(farm.worker_ids())]
+    assert not faults, "\n".join([*faults[:10], farm.logs()])
+
+
+def keys_left(farm: Farm) -> set[str]:
+    """Names without the cell's tag and without the ids in them."""
+    keys = Redis.from_url(farm.server.url).keys("*")
+    return {key.decode().rpartition("}")[2].split(":")[0] for key in keys}
+
+
+def tokens_served(farm: Farm) -> int:
+    """Steps in all journals so far: how the tests know that streams run."""
+    redis = Redis.from_url(farm.server.url)
+    return sum(int(redis.xlen(key)) for key in redis.keys("*journal:*"))
+
+
+async def test_an_engine_process_is_killed_in_mid_stream(farm: Farm) -> None:
+    url = farm.gateway()
+    workers = [farm.worker(), farm.worker()]
+    farm.wait_ready(2)
+    running = asyncio.create_task(streams(url, range(8), N_TOKENS))
+    before = tokens_served(farm)
+    await soon(lambda: tokens_served(farm) > before + 30)
+    workers[0].signal_engine(signal.SIGKILL)
+    shown = await running
+    assert_whole(farm, shown)
+    assert "Died worker=" in workers[0].text()
+    assert max(one.longest_pause_s for one in shown) < 5
+
+
+async def test_two_deaths_in_a_row_before_the_first_flush(farm: Farm) -> None:
+    """The second owner dies in its prefill: the third must follow the first one's journal, not the second one's name."""
+    url = farm.gateway()
+    farm.worker(FARM_ORACLE_STEP_MS="20")
+    farm.wait_ready(1)
+    running = asyncio.create_task(streams(url, range(4), 450))
+    before = tokens_served(farm)
+    await soon(lambda: tokens_served(farm) > before + 20)
+    second = farm.worker(FARM_ORACLE_PREFILL_MS="30000")
+    wait_for(lambda: len(farm.worker_ids()) == 2, 30, farm.logs)
+    farm.workers[0].popen.send_signal(signal.SIGSTOP)  # no restart: the only taker is the slow one
+    farm.workers[0].signal_engine(signal.SIGKILL)
+    farm.workers[0].popen.send_signal(signal.SIGCONT)
+    redis = Redis.from_url(farm.server.url)
+    owner = second.ids()[0].encode()
+    requests = [key for key in redis.keys("*req:*")]
+    await soon(lambda: any(redis.hget(key, "owner") == owner for key in requests))
+    second.popen.kill()
+    second.popen.wait()
+    farm.worker()
+    assert_whole(farm, await running)
+
+
+async def test_a_worker_is_paused_beyond_its_lease_and_comes_back(farm: Farm) -> None:
+    url = farm.gateway()
+    workers = [farm.worker(), farm.worker()]
+    farm.wait_ready(2)
+    running = asyncio.create_task(streams(url, range(8), N_TOKENS))
+    before = tokens_served(farm)
+    await soon(lambda: tokens_served(farm) > before + 30)
+    zombie = workers[0]
+    engine = zombie.engine_pid()
+    zombie.popen.send_signal(signal.SIGSTOP)
+    zombie.signal_engine(signal.SIGSTOP)
+    redis = Redis.from_url(farm.server.url)
+    (workers_key,) = redis.keys("*}workers")
+    await soon(lambda: redis.zscore(workers_key, zombie.ids()[0]) is None)
+    zombie.signal_engine(signal.SIGCONT)
+    zombie.popen.send_signal(signal.SIGCONT)
+    assert_whole(farm, await running)
+    wait_for(lambda: "Fenced worker=" in zombie.text(), 15, farm.logs)
+    await soon(lambda: len(zombie.ids()) == 2)
+    assert zombie.engine_pid() == engine, "a fenced worker goes on under a new id without a restart"
+
+
+async def test_the_gateways_subscription_is_cut_again_and_again(farm: Farm) -> None:
+    url = farm.gateway()
+    farm.worker()
+    farm.wait_ready(1)
+    running = asyncio.create_task(streams(url, range(8), N_TOKENS))
+    redis = Redis.from_url(farm.server.url)
+    n_cut = 0
+    while not running.done():
+        n_cut += int(redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub"))
+        await asyncio.sleep(0.15)
+    assert n_cut >= 3
+    assert_whole(farm, await running)
+
+
+async def test_nothing_remains_of_finished_requests(farm: Farm) -> None:
+    url = farm.gateway()
+    farm.worker()
+    farm.wait_ready(1)
+    assert_whole(farm, await streams(url, range(20), 10))
+    redis = Redis.from_url(farm.server.url)
+    await soon(lambda: not redis.keys("*}lane*"))
+    assert keys_left(farm) <= {"boot", "bell", "workers", "worker", "journal", "gateways", "req", "card", "models"} | {
+        key.decode() for key in redis.keys("farm-*") if b"}" not in key
+    } | {farm.env["FARM"]}
+    ttls = [redis.ttl(key) for key in redis.keys("*req:*")]
+    assert ttls
+    assert all(0 < ttl <= 60 for ttl in ttls)
