@@ -106,6 +106,11 @@ class Farm:
         for port in self.ports:
             wait_for(lambda port=port: healthy(port), timeout_s, self.logs)  # type: ignore[misc]
 
+    def metric(self, name: str) -> float:
+        """A series without labels, summed over the gateways."""
+        pages = (httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text for port in self.ports)
+        return sum(float(value) for page in pages for value in re.findall(rf"^{name} (\S+)$", page, re.MULTILINE))
+
     def logs(self) -> str:
         return "\n".join(f"--- {p.log.name}\n{p.text()[-3000:]}" for p in [*self.gateways, *self.workers])
 

@@ -24,7 +24,9 @@ async def soon(condition: Callable[[], Any], timeout_s: float = 15) -> None:
 
 
 def assert_whole(farm: Farm, shown: list[Shown]) -> None:
+    """Consistent, complete, and not by luck: no gateway had to mend what the workers should have kept right."""
     faults = [fault for one in shown for fault in one.faults(farm.worker_ids())]
+    faults += [f"{name} {farm.metric(name)}" for name in ("farm_divergences_total", "farm_resubmitted_total") if farm.metric(name)]
     assert not faults, "\n".join([*faults[:10], farm.logs()])
 
 
@@ -52,6 +54,26 @@ async def test_an_engine_process_is_killed_in_mid_stream(farm: Farm) -> None:
     assert_whole(farm, shown)
     assert "Died worker=" in workers[0].text()
     assert max(one.longest_pause_s for one in shown) < 5
+
+
+async def test_owner_after_owner_is_killed(farm: Farm) -> None:
+    """Each one got further than the last: the journal of each must hold all that came before."""
+    url = farm.gateway()
+    for _ in range(3):
+        farm.worker()
+    farm.wait_ready(3)
+    running = asyncio.create_task(streams(url, range(2), 300))
+    redis = Redis.from_url(farm.server.url)
+    await soon(lambda: len(redis.keys("*req:*")) == 2)
+    requests = redis.keys("*req:*")
+    journal = b""
+    for _ in range(3):
+        await soon(lambda: redis.hget(requests[0], "journal") not in (b"", journal))  # noqa: B023
+        journal = redis.hget(requests[0], "journal") or b""
+        (worker,) = (worker for worker in farm.workers if worker.ids()[-1].encode() == journal)
+        worker.signal_engine(signal.SIGKILL)
+    assert_whole(farm, await running)
+    assert farm.metric("farm_takeovers_total") >= 3
 
 
 async def test_two_deaths_in_a_row_before_the_first_flush(farm: Farm) -> None:
