@@ -25,7 +25,7 @@ class Gateway:
 
     @property
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20, trust_env=False, verify=False)
 
     def get(self, path: str) -> httpx.Response:
         with self.http as http:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from common.messages import Params, Want
+from common.messages import Failure, Params, Want
 from tests.gateway.scripted import LENGTH, MAX_INPUT, Said, ScriptedWorker
 
 TEXT = "What is Deep Learning?"
@@ -99,6 +99,7 @@ def test_what_reaches_the_worker(http: httpx.Client, worker: ScriptedWorker) -> 
     ],
 )
 def test_greedy_or_sampling(http: httpx.Client, worker: ScriptedWorker, body: dict[str, Any], samples: bool) -> None:
+    worker.script = lambda _: [Said("x", reason="length")]
     assert http.post("/generate", json={"inputs": TEXT, **body}).status_code == 200
     assert worker.seen[0].params.samples is samples
 
@@ -118,6 +119,7 @@ def test_the_text_is_of_tokens_that_are_not_special(http: httpx.Client, worker: 
 
 
 def test_max_new_tokens_unset_fills_the_context_and_set_is_exact(http: httpx.Client, worker: ScriptedWorker) -> None:
+    worker.script = lambda _: [Said("x", reason="length")]
     n_input = int(http.post("/generate", json={"inputs": TEXT}).headers["x-prompt-tokens"])
     assert worker.seen[0].n_max_new == LENGTH - n_input
     assert http.post("/generate", json={"inputs": TEXT, "parameters": {"max_new_tokens": LENGTH - n_input}}).status_code == 200
@@ -163,12 +165,10 @@ def test_tokenize(http: httpx.Client) -> None:
     assert tokens[0] == {"id": 0, "text": "", "start": 0, "stop": 0}
     assert (tokens[1]["text"], tokens[1]["start"], tokens[1]["stop"]) == ("a", 0, 1)
     assert tokens[-1]["stop"] == len("aé🧑".encode())
-    assert http.post("/tokenize", json={"inputs": "a" * 50_000}).status_code == 200
+    assert http.post("/tokenize", json={"inputs": "a b " * 1000}).status_code == 200
 
 
 def test_an_error_of_the_worker_is_one_clean_error(http: httpx.Client, worker: ScriptedWorker) -> None:
-    from common.messages import Failure
-
     failure = Failure("generation", "Request failed during generation: Server error: out of luck")
     worker.script = lambda _: [Said("a"), Said("", error=failure)]
     response = http.post("/generate", json={"inputs": TEXT})
