@@ -100,15 +100,15 @@ class Census(NamedTuple):
     workers: tuple[Worker, ...]
 
 
-def connect(url: str, *, blocking: bool = False, max_connections: int = 64) -> Redis:
+def connect(url: str, *, blocking: bool = False, max_connections: int = 64, timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
     """A client that repeats nothing by itself; a `blocking` one may wait for an answer as long as the server takes."""
     options: dict[str, Any] = {} if url.startswith("unix") else {"socket_keepalive": True}
     pool = BlockingConnectionPool.from_url(
         url,
         max_connections=max_connections,
-        timeout=COMMAND_TIMEOUT_S,
-        socket_timeout=None if blocking else COMMAND_TIMEOUT_S,
-        socket_connect_timeout=COMMAND_TIMEOUT_S,
+        timeout=timeout_s,
+        socket_timeout=None if blocking else timeout_s,
+        socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         **options,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 
 from common.messages import Want
+from common.metrics import WorkerMetrics
 from common.shapes import prefill_length
 from workers.device import Device
 from workers.emitter import Output
@@ -18,8 +19,9 @@ from workers.slots import Row, Slot, State
 class Batch:
     """Slots of one engine. Only `prefill` and `decode` touch the device."""
 
-    def __init__(self, engine: Engine, device: Device, sampler: Sampler, exact_max_tokens: int) -> None:
+    def __init__(self, engine: Engine, device: Device, sampler: Sampler, exact_max_tokens: int, metrics: WorkerMetrics) -> None:
         self._engine = engine
+        self._metrics = metrics
         self._device = device
         self._sampler = sampler
         self._exact_max_tokens = exact_max_tokens
@@ -53,7 +55,10 @@ class Batch:
             return slot
         prompt, shown = row.submit.input_ids, [event.token for event in row.events]
         tokens = [*prompt, *shown]
-        exact = row.submit.want & Want.EXACT and self._engine.capabilities.reproducible and len(shown) <= self._exact_max_tokens
+        exact = bool(row.submit.want & Want.EXACT and shown)
+        if exact and not (self._engine.capabilities.reproducible and len(shown) <= self._exact_max_tokens):
+            self._metrics.inexact_resumes.inc()
+            exact = False
         row.n_prefill = prefill_length(len(prompt) if exact else len(tokens), self._engine.shape)
         row.replay.extend(tokens[row.n_prefill :])
         row.started_s = monotonic()
@@ -117,11 +122,32 @@ class Batch:
         return DecodeRow(slot.index, token, row.at, row.submit.params, row.submit.seed, row.n_tokens, row.rid)
 
     def _compute_prefill(self, call: Prefill, rows: list[PrefillRow], pairs: list[tuple[Slot, Row]]) -> tuple[Step, list[Picked]]:
-        step = self._engine.prefill(call.bucket, rows)
-        return step, self._sampler.pick(step, rows, _contexts(pairs))
+        self._metrics.next_size.observe(len(rows))
+        self._metrics.prefill_tokens.inc(sum(len(row.ids) for row in rows))
+        self._metrics.prefill_computed_tokens.inc(call.bucket.rows * call.bucket.length)
+        return self._measured("prefill", lambda: self._engine.prefill(call.bucket, rows), rows, _contexts(pairs))
 
     def _compute_decode(self, rows: list[DecodeRow], pairs: list[tuple[Slot, Row]]) -> list[Picked]:
-        return self._sampler.pick(self._engine.decode(rows), rows, _contexts(pairs))
+        return self._measured("decode", lambda: self._engine.decode(rows), rows, _contexts(pairs))[1]
+
+    def _measured(
+        self, method: str, forward: Callable[[], Step], rows: Sequence[PrefillRow | DecodeRow], contexts: list[Context | None]
+    ) -> tuple[Step, list[Picked]]:
+        metrics, started_s = self._metrics, monotonic()
+        metrics.calls[method].inc()
+        try:
+            step = forward()
+            forward_s = monotonic()
+            picked = self._sampler.pick(step, rows, contexts)
+        except Exception:
+            metrics.calls_failed[method].inc()
+            raise
+        ended_s = monotonic()
+        metrics.forward_s[method].observe(forward_s - started_s)
+        metrics.decode_s[method].observe(ended_s - forward_s)
+        metrics.call_s[method].observe(ended_s - started_s)
+        metrics.calls_done[method].inc()
+        return step, picked
 
     def _commit(self, outputs: Sequence[tuple[Slot, Row, Picked]]) -> list[Output]:
         """Advances rows by their token; who left meanwhile, or stopped one step ago, drops it."""
@@ -137,6 +163,7 @@ class Batch:
             if reason:
                 self._ended(slot)
             if picked.bad:
+                self._metrics.nan_rows.inc()
                 self._engine.scrub(slot.index)
             committed.append(Output(row, picked, reason))
         return committed

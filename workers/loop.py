@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Sequence
 from time import monotonic
 from typing import Any
 
+from common.metrics import WorkerMetrics
 from common.shapes import Shape
 from workers.batch import Batch
 from workers.emitter import Emitter, Output
@@ -21,7 +22,8 @@ class Loop:
     """Runs one worker id until it is drained or fenced."""
 
     def __init__(
-        self, batch: Batch, shape: Shape, emitter: Emitter, journal: Journal, intake: Intake, knobs: Knobs, load: Load
+        self, batch: Batch, shape: Shape, emitter: Emitter, journal: Journal, intake: Intake, knobs: Knobs, load: Load,
+        metrics: WorkerMetrics,
     ) -> None:  # fmt: skip
         self._batch = batch
         self._shape = shape
@@ -30,6 +32,7 @@ class Loop:
         self._intake = intake
         self._knobs = knobs
         self._load = load
+        self._metrics = metrics
         self._share = PrefillShare()
         self._steps_since_prefill = 0
         self._wake = asyncio.Event()
@@ -41,7 +44,7 @@ class Loop:
     async def run(self) -> None:
         """Returns when drained; raises an exception group with `Fenced`, or with what broke the device."""
         async with asyncio.TaskGroup() as tasks:
-            helpers = [tasks.create_task(self._journal.run()), tasks.create_task(self._intake.run(self._wake.set))]
+            helpers = [tasks.create_task(self._journal.run()), tasks.create_task(self._intake.run(self._news))]
             await self._steps()
             await self._journal.drained()
             for helper in helpers:
@@ -59,11 +62,13 @@ class Loop:
             self._place_pulled()
             call = next_call(self._batch.fresh(), self._batch.n_running, self._share.value, self._shape, self._knobs)
             if isinstance(call, Idle):
+                self._metrics.current_size.set(0)
                 self._emit(outputs)
                 outputs = []
                 await self._rest()
                 continue
             await self._journal.room()
+            self._count(call)
             started_s = monotonic()
             computing = asyncio.ensure_future(self._compute(call))
             await asyncio.sleep(0)  # lets the call start
@@ -97,6 +102,14 @@ class Loop:
         self._steps_since_prefill = 0 if prefill else self._steps_since_prefill + 1
         self._load.spend(seconds, prefill)
 
+    def _count(self, call: Prefill | Decode) -> None:
+        n_running = self._batch.n_running
+        self._metrics.current_size.set(n_running)
+        self._metrics.current_max_tokens.set(sum(len(row.submit.input_ids) + row.submit.n_max_new for row in self._batch.rows()))
+        if isinstance(call, Prefill) and n_running:
+            waited = self._steps_since_prefill >= self._knobs.max_waiting_tokens
+            self._metrics.concats["wait_exceeded" if waited else "backpressure"].inc()
+
     def _ask(self) -> None:
         """Pulls for the next prefill while the device works, or listens for the bell."""
         if self._pulling is not None or self._stop_at_s is not None:
@@ -114,8 +127,12 @@ class Loop:
     def _place_pulled(self) -> None:
         if self._pulling is None or not self._pulling.done():
             return
-        rows = self._pulling.result()
-        self._pulling = None
+        rows, self._pulling = self._pulling.result(), None
+        with self._metrics.concat_s["decode"].time():
+            self._place(rows)
+        self._journal.commit()
+
+    def _place(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if not row.over:
                 self._emitter.prepare(row)
@@ -123,9 +140,10 @@ class Loop:
             if row.over:
                 self._journal.add(row, row.events[row.n_adopted :])
                 self._journal.end(row)
-        self._journal.commit()
 
     def _emit(self, outputs: Sequence[Output]) -> None:
+        """The I/O side of a step: text, stop strings, events to the journal."""
+        started_s = monotonic()
         for output in outputs:
             row = output.row
             event = self._emitter.event(output)
@@ -139,10 +157,18 @@ class Loop:
                 self._journal.end(row)
         self._journal.free = self._batch.n_free
         self._journal.commit()
+        if outputs:
+            self._metrics.tokens.inc(len(outputs))
+            self._metrics.filter_s["decode"].observe(monotonic() - started_s)
 
     def _free(self, rows: Sequence[Row]) -> None:
         self._batch.free(rows)
         self._load.n_finished += len(rows)
+        self._news()
+
+    def _news(self) -> None:
+        """A freed slot or a ring: asks at once, not at the next step."""
+        self._ask()
         self._wake.set()
 
     def _read_mail(self, letters: Sequence[str]) -> None:

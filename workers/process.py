@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer
 
-from common import registry
+from common import metrics, registry
 from common.broker import UNREACHABLE, Broker, connect
 from common.config import Settings, version
 from common.errors import StartError
@@ -31,12 +31,13 @@ from workers.detokenize import special_ids
 from workers.device import BlameNote, Device
 from workers.emitter import Emitter
 from workers.engines import create
-from workers.engines.base import Engine
+from workers.engines.base import Engine, ShapeLedger
 from workers.engines.oracle import model_folder
 from workers.intake import Intake
 from workers.journal import Fenced, Journal
 from workers.load import Load
 from workers.loop import Loop
+from workers.metrics_page import MetricsPage
 from workers.sampling import Sampler
 from workers.scheduler import Knobs
 from workers.weights import local_path
@@ -78,12 +79,16 @@ class EngineProcess:
         self._status = status
         self._device = Device(BlameNote(settings.blame_fd) if settings.blame_fd is not None else None)
         self._load = Load()
+        self._metrics = metrics.worker()
+        self._page = MetricsPage(self._metrics.registry)
         self._loop: Loop | None = None
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Serves until drained; raises `StartError` when it cannot start."""
+        await self._page.open(self._settings)
         engine, card = await self._start()
+        self._metrics.max_total_tokens.set(engine.shape.batch_size * engine.shape.max_length)
         redis = connect(self._settings.broker_url)
         cell = Cell(self._settings.farm, card.model, card.fingerprint)
         broker = Broker(redis, cell)
@@ -119,24 +124,24 @@ class EngineProcess:
         engine.worker = worker = f"{settings.worker_name or socket.gethostname()}-{token_hex(4)}"
         lease_ms = int(1000 * max(settings.lease_s, DEVICE_CALLS_PER_LEASE * self._status.worst_gap_s))
         lanes = [length for length in settings.lanes or (engine.shape.max_length,) if length <= engine.shape.max_length]
-        batch = Batch(engine, self._device, sampler, settings.exact_max_tokens)
+        batch = Batch(engine, self._device, sampler, settings.exact_max_tokens, self._metrics)
         digest = await _until_reached(lambda: registry.publish(broker.redis, settings.farm, card))
         await _until_reached(lambda: broker.join(worker, lease_ms))
         journal = Journal(broker, worker, lease_ms, batch.rows, lambda: self._device.busy)
         intake = Intake(broker, bell, journal, [lane_name(length) for length in lanes], lease_ms / 1000)
         knobs = Knobs(settings.waiting_served_ratio, settings.max_waiting_tokens, settings.max_prefill_share, settings.waste_max)
-        self._loop = loop = Loop(batch, engine.shape, emitter, journal, intake, knobs, self._load)
+        self._loop = loop = Loop(batch, engine.shape, emitter, journal, intake, knobs, self._load, self._metrics)
 
         def record() -> Worker:
             return Worker(
                 VERSION, worker, card.model, digest, settings.backend, engine.shape.batch_size, engine.shape.max_length, tuple(lanes),
                 "draining" if self._stopping.is_set() else "ready", len(batch.slots) - batch.n_free, batch.n_free,
                 round(self._load.step_ms, 3), round(self._load.prefill_ms, 3), round(self._load.finished_per_s, 3), socket.gethostname(),
-                version(), engine.capabilities.names(),
+                version(), engine.capabilities.names(), "", self._page.url,
             )  # fmt: skip
 
         self._status.say(worker=worker, model=card.model, fingerprint=card.fingerprint, lease_s=lease_ms / 1000)
-        reporting = asyncio.create_task(self._report(broker, record, lease_ms))
+        reporting = asyncio.create_task(self._report(broker, record, lease_ms, engine.ledger))
         log.info("Connected worker=%s model=%s backend=%s batch=%d length=%d", worker, card.model, settings.backend, *engine.shape[:2])
         if self._stopping.is_set():
             loop.drain(0.0)
@@ -145,14 +150,16 @@ class EngineProcess:
             await broker.release(worker, "clean")
             log.info("Drained worker=%s", worker)
         except* Fenced:
+            self._metrics.fenced.inc()
             log.warning("Fenced worker=%s: its lease passed, its requests run elsewhere", worker)
         finally:
             reporting.cancel()
             await self._device.start(lambda: None)  # a call still running would write into slots of the next id
 
-    async def _report(self, broker: Broker, record: Callable[[], Worker], lease_ms: int) -> None:
+    async def _report(self, broker: Broker, record: Callable[[], Worker], lease_ms: int, ledger: ShapeLedger) -> None:
         while True:
             self._load.report()
+            self._metrics.unwarmed_shapes.inc(ledger.take_unwarmed())
             with suppress(*UNREACHABLE):
                 await broker.publish_record(record(), max(lease_ms, 5000))
             await asyncio.sleep(RECORD_EVERY_S)

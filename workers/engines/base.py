@@ -98,6 +98,11 @@ class ShapeLedger:
             if self.strict:
                 raise UnwarmedShape(f"shape {key} was not warmed")
 
+    def take_unwarmed(self) -> int:
+        """How many unwarmed shapes were seen since the last call."""
+        n, self.n_unwarmed = self.n_unwarmed, 0
+        return n
+
     def __len__(self) -> int:
         return len(self._seen)
 
