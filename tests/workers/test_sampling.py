@@ -68,7 +68,7 @@ def reference(logits: Floats, params: Params, seen: Sequence[int]) -> Doubles:
 
 
 def probabilities(scores: Doubles) -> Doubles:
-    masses = np.exp(scores - scores.max())
+    masses: Doubles = np.exp(scores - scores.max())
     return masses / masses.sum()
 
 
