@@ -45,6 +45,7 @@ class Farm:
         self.broker_ready = asyncio.Event()
         self.news = asyncio.Event()
         self.child_end, self.parent_end = os.pipe()
+        self.broker_end, self.parent_broker_end = os.pipe()
         self.folder = None if settings.redis_url else embedded.private_folder()
         self.broker = self._broker(self.folder) if self.folder else None
         fds = (self.child_end, listener.fileno())
@@ -55,7 +56,8 @@ class Farm:
         ]
 
     def _broker(self, folder: Path) -> Child:
-        return Child("broker", embedded.command(folder), dict(os.environ), self.on_broker_line, stdin=self.child_end)
+        """It has a pipe of its own: event loops of other children make the shared one non-blocking for all."""
+        return Child("broker", embedded.command(folder), dict(os.environ), self.on_broker_line, stdin=self.broker_end)
 
     def _env(self) -> dict[str, str]:
         """What children see: the user's environment and what this process decided."""

@@ -71,23 +71,31 @@ class Run:
             raise AssertionError(f"{error}\n{self.text}") from None
 
     def processes(self) -> dict[int, str]:
-        """Command lines of all living processes of this run."""
+        """Command lines of all living processes of this run; the broker writes its title over its environment."""
         found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
+        for process in Path("/proc").glob("[0-9]*"):
             try:
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (OSError, ValueError):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if f"{MARK}={self.mark}".encode() in (process / "environ").read_bytes() or str(self.folder) in command:
+                    found[int(process.name)] = command
+            except OSError:
                 continue
         return found
 
-    def pid_of(self, words: str) -> int | None:
-        """The process whose command line has these words."""
-        return next((pid for pid, command in self.processes().items() if words in command), None)
+    def pid_of(self, pattern: str) -> int | None:
+        """A process whose command line matches."""
+        return next((pid for pid, command in self.processes().items() if re.search(pattern, command)), None)
 
-    def leftovers(self) -> list[str]:
-        """Files other than the log that this run left in its temporary folder."""
-        return [path.name for path in self.folder.iterdir() if path != self.log]
+    def crash(self, pattern: str) -> int:
+        """Kills the one process whose command line matches."""
+        pid = self.pid_of(pattern)
+        assert pid, f"no process matches {pattern}: {self.processes()}"
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def broker_folders(self) -> list[Path]:
+        """The private folders of embedded brokers that are there now."""
+        return list(self.folder.glob("tokenfarm-*"))
 
     def close(self) -> None:
         """Ends whatever is left."""
