@@ -122,3 +122,9 @@ def status_of(url: str, body: bytes | None = None, key: str = "") -> int:
         return error.code
     except OSError:
         return 0
+
+
+def page(url: str) -> str:
+    """The text of one page."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())

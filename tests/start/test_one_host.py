@@ -7,11 +7,12 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
-from tests.start.farm import Run, status_of, tokenfarm, until
+from tests.start.farm import Run, page, status_of, tokenfarm, until
 
 PROMPT = b'{"inputs":"canary prompt","parameters":{"max_new_tokens":20}}'
 BROKER = r"^\S*(valkey|redis)-server"
@@ -97,37 +98,56 @@ def fresh_farm() -> Iterator[Run]:
         run.close()
 
 
-def streaming(run: Run) -> socket.socket:
-    """A stream whose first event has arrived."""
+def stream(run: Run) -> socket.socket:
+    """A stream of 40 tokens, asked for."""
     body = b'{"inputs":"hello","parameters":{"max_new_tokens":40}}'
     connection = socket.create_connection(("127.0.0.1", port_of(run)), timeout=20)
     head = "POST /generate_stream HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
     connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-    text = b""
-    while b"data:" not in text:
-        text += connection.recv(4096)
     return connection
 
 
+def first_event(connection: socket.socket) -> bytes:
+    """Waits for it; all that was read."""
+    text = b""
+    while b"data:" not in text:
+        text += connection.recv(4096)
+    return text
+
+
+def events(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line[5:]) for line in text.decode().splitlines() if line.startswith("data:")]
+
+
 def test_ctrl_c_under_load_leaves_no_process_and_no_file_within_5_s(fresh_farm: Run) -> None:
-    with streaming(fresh_farm):
+    with stream(fresh_farm) as connection:
+        first_event(connection)
         assert stop(fresh_farm) < 5
         until(lambda: not fresh_farm.processes(), "no process is left", 1)
     assert fresh_farm.broker_folders() == []
 
 
-def test_sigterm_lets_a_stream_end(fresh_farm: Run) -> None:
-    with streaming(fresh_farm) as connection:
-        fresh_farm.process.send_signal(signal.SIGTERM)
-        text = b"".join(iter(lambda: connection.recv(4096), b""))
-    events = [json.loads(line[5:]) for line in text.decode().splitlines() if line.startswith("data:")]
-    assert events[-1]["generated_text"]
-    assert fresh_farm.process.wait(20) == 0
-    assert fresh_farm.broker_folders() == []
+def test_sigterm_lets_running_and_waiting_streams_end() -> None:
+    run = tokenfarm("up", FARM_BACKEND="oracle", PORT="0", MAX_BATCH_SIZE="1", FARM_ORACLE_STEP_MS="50")
+    try:
+        url = url_of(run)
+        with stream(run) as running:
+            head = first_event(running)
+            with stream(run) as waiting:
+                until(lambda: "\ntgi_queue_size 1" in page(f"{url}/metrics"), "the second request waits")
+                run.process.send_signal(signal.SIGTERM)
+                texts = [start + b"".join(iter(lambda c=one: c.recv(4096), b"")) for start, one in ((head, running), (b"", waiting))]
+        assert [len(events(text)) for text in texts] == [40, 40]
+        assert all(events(text)[-1]["generated_text"] for text in texts)
+        assert run.process.wait(20) == 0
+        assert run.broker_folders() == []
+    finally:
+        run.close()
 
 
 def test_a_second_signal_ends_everything_at_once(fresh_farm: Run) -> None:
-    with streaming(fresh_farm):
+    with stream(fresh_farm) as connection:
+        first_event(connection)
         fresh_farm.process.send_signal(signal.SIGTERM)
         fresh_farm.says("draining")
         assert stop(fresh_farm) < 1
