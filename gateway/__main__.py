@@ -105,6 +105,7 @@ def _uvicorn(service: Service) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=IDLE_CONNECTION_S,
         timeout_graceful_shutdown=int(INTERRUPT_S),
     )

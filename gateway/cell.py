@@ -75,9 +75,12 @@ class CellRelay:
         self.live[request.rid] = live
         try:
             await self._queue(live)
-        except BaseException:
+        except RequestError:
             self.live.pop(request.rid, None)
             self._leaving.add(request.rid)
+            raise
+        except BaseException:
+            await self._leave(live)
             raise
         return live
 

@@ -42,6 +42,11 @@ class Connection:
             return False
         return self._guarded.uncancel() == 0 and kind is asyncio.CancelledError
 
+    def check(self) -> None:
+        """Raises the cancellation again if something awaited in the block has swallowed it, as `wait_for` of Python 3.11 may."""
+        if self.gone:
+            raise asyncio.CancelledError
+
     async def open_stream(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Sends status 200 and the headers at once."""
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})

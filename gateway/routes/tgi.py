@@ -48,6 +48,7 @@ async def _complete(call: Call, request: GenerateRequest, in_list: bool) -> None
             with call.service.permits:
                 live = await generation.start()
                 try:
+                    connection.check()
                     async for event in live:
                         generation.add(event)
                 finally:
@@ -74,6 +75,7 @@ async def _stream(call: Call, request: GenerateRequest) -> None:
             with call.service.permits:
                 live = await generation.start()
                 try:
+                    connection.check()
                     extra = headers.of_stream(call.service.compute_type, len(generation.inputs))
                     await connection.open_stream(sse.HEADERS + extra)
                     async for event in live:

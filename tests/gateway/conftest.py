@@ -79,6 +79,7 @@ def shared_worker(redis_url: str) -> Iterator[ScriptedWorker]:
 def worker(shared_worker: ScriptedWorker) -> Iterator[ScriptedWorker]:
     """The shared worker with the default script, nothing seen yet."""
     shared_worker.script = count
+    shared_worker.n_free = 0
     shared_worker.seen.clear()
     shared_worker.cancelled.clear()
     yield shared_worker

@@ -71,7 +71,7 @@ class Row:
 
 @dataclass
 class ScriptedWorker:
-    """Runs in a thread of the test. `script` answers, `go` lets it, `seen` and `cancelled` tell what came."""
+    """Runs in a thread of the test. `script` answers, `go` lets it, the first `n_free` tokens come anyhow; `seen` and `cancelled` tell."""
 
     url: str
     farm: str
@@ -83,6 +83,7 @@ class ScriptedWorker:
     seen: list[Submit] = field(default_factory=list)
     cancelled: list[bytes] = field(default_factory=list)
     go: threading.Event = field(default_factory=threading.Event)
+    n_free: int = 0
     id: str = "scripted-1"
 
     def start(self) -> ScriptedWorker:
@@ -140,7 +141,8 @@ class ScriptedWorker:
             self._rows[submit.rid] = Row(submit, delivery.epoch, delivery.waited_ms, list(self.script(submit)), delivery.gateways)
 
     async def _say(self) -> None:
-        spoken = [(row, self._event(row)) for row in self._rows.values()] if self.go.is_set() else []
+        going = self.go.is_set()
+        spoken = [(row, self._event(row)) for row in self._rows.values() if going or row.pos < self.n_free]
         adopted = tuple(row.submit.rid for row, event in spoken if event.pos == 0)
         self._step += 1
         frames = tuple(self._frame(gateway, [e for row, e in spoken if gateway in row.gateways]) for gateway in self._gateways(spoken))

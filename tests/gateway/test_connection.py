@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -45,6 +46,18 @@ async def test_a_block_whose_client_leaves_is_cancelled_and_the_rest_runs() -> N
             cleaned = True
     assert connection.gone and cleaned
     await asyncio.sleep(0)
+
+
+async def test_a_cancellation_that_was_swallowed_is_not_lost() -> None:
+    client = Client()
+    async with Connection(client.receive, client.send) as connection:
+        client.left.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        connection.check()
+        raise AssertionError("the block went on")
+    task = asyncio.current_task()
+    assert connection.gone and task is not None and task.cancelling() == 0
 
 
 async def test_a_client_that_leaves_at_the_very_end_does_no_harm() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
 from common.messages import Failure, Params, Want
-from tests.gateway.scripted import LENGTH, MAX_INPUT, Said, ScriptedWorker
+from tests.farm import wait_for
+from tests.gateway.conftest import Gateway
+from tests.gateway.scripted import LENGTH, MAX_INPUT, Said, ScriptedWorker, count
 
 TEXT = "What is Deep Learning?"
 
@@ -181,3 +184,25 @@ def test_text_comes_back_as_utf8(http: httpx.Client, worker: ScriptedWorker) -> 
     response = http.post("/generate", json={"inputs": TEXT})
     assert "안녕 🧑‍🚀" in response.content.decode()
     assert json.loads(response.content)["generated_text"] == "안녕 🧑‍🚀\u2028\\ud83e"
+
+
+def test_any_model_name_is_served(http: httpx.Client) -> None:
+    for name in ("tgi", "dummy", "http://127.0.0.1:8080", 5):
+        body = {"inputs": TEXT, "model": name, "parameters": {"max_new_tokens": 1}}
+        assert http.post("/generate", json=body).status_code == 200
+
+
+def test_one_bad_request_of_a_batch_fails_alone(gateway: Gateway, worker: ScriptedWorker) -> None:
+    failure = Failure("generation", "Request failed during generation: Server error: x")
+    worker.script = lambda submit: [Said("a"), Said("", error=failure)] if submit.n_max_new == 3 else count(submit)
+    worker.go.clear()
+
+    def ask(max_new_tokens: int) -> int:
+        with gateway.http as http:
+            return http.post("/generate", json={"inputs": TEXT, "parameters": {"max_new_tokens": max_new_tokens}}).status_code
+
+    with ThreadPoolExecutor(3) as pool:
+        answers = pool.map(ask, (2, 3, 4))
+        wait_for(lambda: len(worker.seen) == 3)
+        worker.go.set()
+    assert list(answers) == [200, 424, 200]

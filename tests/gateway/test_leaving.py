@@ -50,11 +50,12 @@ def test_a_running_request_is_cancelled(gateway: Gateway, worker: ScriptedWorker
 
 
 def test_a_stream_left_in_the_middle_is_cancelled(gateway: Gateway, worker: ScriptedWorker) -> None:
+    worker.n_free = 3
+    worker.go.clear()
     with closing(connect(gateway, "/generate_stream")) as client:
-        seen = b""
-        while seen.count(b"data: ") < 3:
-            seen += client.recv(4096)
-        worker.go.clear()
+        shown = b""
+        while shown.count(b"data: ") < 3:
+            shown += client.recv(4096)
         reset(client)
     wait_for(lambda: worker.cancelled == [worker.seen[0].rid])
 
@@ -80,8 +81,10 @@ def test_the_permit_comes_back_when_the_client_leaves(strict: Gateway, keyed: ht
     short = {"inputs": "x", "parameters": {"max_new_tokens": 1}}
     for path in ("/generate", "/generate_stream"):
         worker.go.clear()
+        n_seen = len(worker.seen)
         client = connect(strict, path, "Bearer Secret-Key")
-        wait_for(lambda: keyed.post("/generate", json=short).status_code == 429)
+        wait_for(lambda n_seen=n_seen: len(worker.seen) > n_seen)  # type: ignore[misc]
+        assert keyed.post("/generate", json=short).status_code == 429
         reset(client)
         worker.go.set()
         wait_for(lambda: keyed.post("/generate", json=short).status_code == 200)

@@ -112,6 +112,12 @@ def test_a_taken_port_and_a_wrong_setting_are_one_line(tmp_path: Path, own: Gate
         assert len(process.text().splitlines()) == 1
 
 
+def test_the_prometheus_port_is_not_bound(redis_url: str, own: Gateway, tmp_path: Path) -> None:
+    gateway = start_gateway(redis_url, "farm", tmp_path / "log2", PROMETHEUS_PORT=str(own.port))
+    assert "PROMETHEUS_PORT has no effect here" in gateway.process.text()
+    assert gateway.process.end() == 0
+
+
 def test_it_imports_neither_torch_nor_transformers_nor_a_hub() -> None:
     heavy = {"torch", "transformers", "numpy", "huggingface_hub", "workers"}
     script = "import gateway.__main__, sys; print(*{name.split('.')[0] for name in sys.modules})"
