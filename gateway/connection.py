@@ -25,6 +25,7 @@ class Connection:
         self._send = send
         self._silence_s = silence_s
         self.streaming = False
+        self._closed = False
         self._sent_at = 0.0
         self.gone = False
 
@@ -56,19 +57,21 @@ class Connection:
         self._sent_at = self._loop.time()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def close_stream(self) -> None:
-        """Call it after the block."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def close_stream(self, data: bytes) -> None:
+        """The last bytes; what the client does afterwards is its own affair."""
+        self._closed = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _until_gone(self) -> None:
-        while not self.gone:
+        left = False
+        while not left:
             try:
                 async with asyncio.timeout_at(self._sent_at + self._silence_s):
-                    message = await self._receive()
-                self.gone = message["type"] == "http.disconnect"
+                    left = (await self._receive())["type"] == "http.disconnect"
             except TimeoutError:
                 await self._break_silence()
-        if self._guarded is not None:
+        self.gone = not self._closed
+        if self.gone and self._guarded is not None:
             self._guarded.cancel()
 
     async def _break_silence(self) -> None:

@@ -80,20 +80,20 @@ async def _stream(call: Call, request: GenerateRequest) -> None:
                     await connection.open_stream(sse.HEADERS + extra)
                     async for event in live:
                         generation.add(event)
-                        await connection.write(sse.event(_stream_event(generation)))
+                        write = connection.write if event.finish is None else connection.close_stream
+                        await write(sse.event(_stream_event(generation)))
                 finally:
                     await live.close()
     except RequestError as error:
         outcome.failed(generation, error)
         if not connection.streaming:
             raise
-        await connection.write(sse.event(_in_stream(error).body()))
+        await connection.close_stream(sse.event(_in_stream(error).body()))
     else:
         if connection.gone:
             outcome.dropped(generation)
-            return
-        outcome.succeeded(generation)
-    await connection.close_stream()
+        else:
+            outcome.succeeded(generation)
 
 
 def _in_stream(error: RequestError) -> RequestError:

@@ -107,3 +107,14 @@ async def test_no_comment_while_there_is_something_to_say_or_before_the_stream()
     async with Connection(client.receive, client.send, silence_s=0.01):
         await asyncio.sleep(0.05)
     assert b":\n\n" not in client.sent
+
+
+async def test_what_a_client_does_after_the_last_bytes_is_its_own_affair() -> None:
+    client = Client()
+    async with Connection(client.receive, client.send) as connection:
+        await connection.open_stream([])
+        await connection.close_stream(b"data: 1\n\n")
+        client.left.set()
+        await asyncio.sleep(0.01)
+    assert not connection.gone
+    assert client.sent == ["http.response.start", b"data: 1\n\n"]
