@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import warnings
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,18 +76,22 @@ def _require_safe_weights(settings: Settings, names: list[str]) -> None:
 def _snapshot(settings: Settings, progress: Progress, local_files_only: bool = False) -> Path:
     from huggingface_hub import snapshot_download
 
-    folder = snapshot_download(
-        settings.model_id,
-        revision=settings.revision,
-        cache_dir=_cache(settings),
-        endpoint=settings.hf_endpoint,
-        token=settings.hf_token,
-        local_files_only=local_files_only,
-        etag_timeout=TIMEOUT_S,
-        allow_patterns=list(_allowed(settings)),
-        ignore_patterns=list(OTHER_FORMATS),
-        tqdm_class=_reporting_bar(progress),
-    )
+    progress("downloading weights", 0.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Not enough free disk")  # the error that follows says it in one line
+        folder = snapshot_download(
+            settings.model_id,
+            revision=settings.revision,
+            cache_dir=_cache(settings),
+            endpoint=settings.hf_endpoint,
+            token=settings.hf_token,
+            local_files_only=local_files_only,
+            etag_timeout=TIMEOUT_S,
+            allow_patterns=list(_allowed(settings)),
+            ignore_patterns=list(OTHER_FORMATS),
+            tqdm_class=_reporting_bar(progress),
+        )
+    progress("downloading weights", 1.0)
     return Path(folder)
 
 

