@@ -15,9 +15,11 @@ import numpy as np
 from common.messages import Params
 from workers.engines.base import DecodeRow, PrefillRow, Step
 from workers.race import Floats, Ids, Race
-from workers.warping import largest, nucleus, typical
+from workers.warping import Mask, largest, nucleus, typical
 
 TINIEST, GREATEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+MANY = 4096
 
 
 class Picked(NamedTuple):
@@ -121,15 +123,16 @@ class Sampler:
         """`logits`: 0 at `best`, lower elsewhere, of the tokens `ids` (None: all); `known_total`: mass with tokens not at hand."""
         params = row.params
         if 0 < params.top_k < len(logits):
-            kept = largest(logits, params.top_k)
-            ids, logits, known_total = _only(ids, kept), logits[kept], None
+            at_most = largest(logits, params.top_k)
+            ids, logits, known_total = _tokens(ids, at_most), logits[at_most], None
         masses = np.exp(logits, out=self._masses[: len(logits)])
+        in_place = params.top_n_tokens == 0
         if params.top_p < 1.0:
             kept = nucleus(logits, masses, params.top_p, known_total)
-            ids, logits, masses, known_total = _only(ids, kept), logits[kept], masses[kept], None
+            ids, logits, masses, known_total = *_keep(ids, logits, masses, kept, in_place), None
         if params.typical_p < 1.0:
             kept = typical(logits, masses, params.typical_p)
-            ids, logits, masses, known_total = _only(ids, kept), logits[kept], masses[kept], None
+            ids, logits, masses, known_total = *_keep(ids, logits, masses, kept, in_place), None
         log_total = np.float32(math.log(known_total or float(masses.sum())))
         at = self._race.winner(ids, logits, masses, row.seed, row.pos) if params.samples else best
         top = _top(ids, logits, log_total, params.top_n_tokens)
@@ -143,8 +146,17 @@ def _cool(logits: Floats, temperature: float) -> None:
             logits /= np.float32(min(max(temperature, TINIEST), GREATEST))
 
 
-def _only(ids: Ids | None, kept: Ids) -> Ids:
-    return kept if ids is None else ids[kept]
+def _keep(ids: Ids | None, logits: Floats, masses: Floats, kept: Mask, in_place: bool) -> tuple[Ids | None, Floats, Floats]:
+    """The same three for the tokens where `kept`. When these are many, others stay if they may, without mass: copies cost more."""
+    if in_place and ids is None and np.count_nonzero(kept) > MANY:
+        masses *= kept
+        return ids, logits, masses
+    at = np.flatnonzero(kept)
+    return _tokens(ids, at), logits[at], masses[at]
+
+
+def _tokens(ids: Ids | None, at: Ids) -> Ids:
+    return at if ids is None else ids[at]
 
 
 def _token(ids: Ids | None, at: int) -> int:

@@ -1,6 +1,6 @@
 """Which tokens survive top-k, top-p and typical-p (TGI reference §3.2), exactly and without sorting a vocabulary.
 
-Logits are float32 with −inf for tokens already out; results are ids in ascending order.
+Logits are float32 and at most 0; masses are exp(logits), or 0 for tokens already out.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from workers.race import Floats, Ids
 
@@ -16,10 +17,14 @@ FEW = 64
 LOWEST = np.finfo(np.float32).min
 MASSLESS = -104.0
 """exp of this, and of all below, is 0 in float32."""
+REACHABLE = 1 - 1e-6
+"""Share of all mass that a sum in any order reaches."""
+
+Mask = npt.NDArray[np.bool_]
 
 
 def largest(logits: Floats, k: int) -> Ids:
-    """The tokens not below the k-th largest logit: ties are kept, −inf never is."""
+    """The tokens not below the k-th largest logit, ascending: ties are kept, −inf never is. Any logits will do."""
     ids = np.flatnonzero(logits >= max(_kth_or_less(logits, k), LOWEST))
     if len(ids) <= k:
         return ids
@@ -28,33 +33,29 @@ def largest(logits: Floats, k: int) -> Ids:
     return kept
 
 
-def nucleus(logits: Floats, masses: Floats, share: float, total: float | None = None) -> Ids:
-    """The fewest most likely tokens whose mass reaches `share` of `total`; at the border the lowest ids of equals.
+def nucleus(logits: Floats, masses: Floats, share: float, total: float | None = None) -> Mask:
+    """True for the fewest most likely tokens whose mass reaches `share` of `total`; at the border the lowest ids of equals.
 
-    `masses` is exp(logits); `total` is their sum, or more when some tokens are not at hand.
+    `total` is the sum of the masses, or more when some tokens are not at hand.
     """
-    available = float(masses.sum(dtype=np.float64))
-    target = _reachable(share * (total or available), available)
+    available = float(masses.sum())
+    target = min(share * (total or available), available * REACHABLE)
     border, above = _border(logits, masses, target)
     kept = logits > border
     ties = np.flatnonzero(logits == border)
     n_ties = max(1, math.ceil((target - above) / float(masses[ties[0]])))
     kept[ties[:n_ties]] = True
-    return np.flatnonzero(kept)
+    return kept
 
 
-def typical(logits: Floats, masses: Floats, share: float) -> Ids:
-    """The tokens whose surprise is closest to the entropy until their mass reaches `share`; ties are kept."""
-    available = float(masses.sum(dtype=np.float64))
-    expected = float((np.maximum(logits, MASSLESS) * masses).sum(dtype=np.float64)) / available
+def typical(logits: Floats, masses: Floats, share: float) -> Mask:
+    """True for the tokens whose surprise is closest to the entropy until their mass reaches `share`; ties are kept."""
+    available = float(masses.sum())
+    expected = float((np.maximum(logits, MASSLESS) * masses).sum()) / available
     closeness = -np.abs(logits - np.float32(expected))
-    border, _ = _border(closeness, masses, _reachable(share * available, available))
-    return np.flatnonzero(closeness >= border)
-
-
-def _reachable(target: float, available: float) -> float:
-    """`target`, or just less than all there is: a sum in another order must still reach it."""
-    return min(target, available * (1 - 1e-9))
+    border, _ = _border(closeness, masses, min(share, REACHABLE) * available)
+    kept: Mask = (closeness >= border) & (masses > 0)
+    return kept
 
 
 def _border(keys: Floats, masses: Floats, target: float) -> tuple[np.float32, float]:
@@ -63,17 +64,16 @@ def _border(keys: Floats, masses: Floats, target: float) -> tuple[np.float32, fl
     Tries the few greatest keys, else selects by radix: floats of one sign are ordered as their bits, so the mass under each
     upper half shows in which of them the target is reached, and the lower halves are 16-bit integers, sorted in linear time.
     """
-    few = np.flatnonzero(keys >= _kth_or_less(keys, FEW))
-    mass = float(masses[few].sum(dtype=np.float64))
-    if mass >= target:
-        return _border_by_order(keys[few], masses[few], np.argsort(-keys[few], kind="stable"), 0.0, target)
-    bits = np.abs(keys).view(np.uint32)
-    halves = (bits >> np.uint32(16)).astype(np.intp)
-    each = np.bincount(halves, masses)
+    if target <= FEW:  # no token's mass exceeds 1
+        few = np.flatnonzero(keys >= _kth_or_less(keys, FEW))
+        if float(masses[few].sum(dtype=np.float64)) >= target:
+            return _border_by_order(keys[few], masses[few], np.argsort(-keys[few], kind="stable"), 0.0, target)
+    lower, upper = np.abs(keys).view(np.uint16).reshape(-1, 2).T
+    each = np.bincount(upper, masses)
     reached = np.cumsum(each)
     half = min(int(np.searchsorted(reached, target)), len(reached) - 1)
-    inside = np.flatnonzero(halves == half)
-    order = np.argsort(bits[inside].astype(np.uint16), kind="stable")
+    inside = np.flatnonzero(upper == half)
+    order = np.argsort(lower[inside], kind="stable")
     return _border_by_order(keys[inside], masses[inside], order, float(reached[half] - each[half]), target)
 
 

@@ -18,7 +18,7 @@ from workers.sampling import Context, Sampler
 
 VOCAB_SIZE = 128_256
 N_ROWS = 8
-N_ROUNDS = 60
+N_ROUNDS = 200
 N_PROMPT_TOKENS = 1_000
 
 CASES: dict[str, tuple[Params, float]] = {
