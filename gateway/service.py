@@ -34,7 +34,7 @@ class Service:
         self.key = ApiKey(self.settings.api_key)
         self.metrics = metrics.gateway(*UNKNOWN_LIMITS, self.relay.counts, self.relay.n_waiting)
         self.relay.on_model = self._prepare
-        self.compute_type = self.settings.compute_type or "cpu"
+        self.compute_type = self.settings.compute_type or self.settings.backend
 
     def max_concurrent_requests(self) -> int:
         """The number in force: this gateway's permits, or else how many requests may wait in the farm."""
