@@ -14,21 +14,25 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common import scripts
 from common.keys import Cell, lane_name
-from common.messages import Event, Submit, Worker, decode, decode_events, encode
+from common.messages import Event, Result, Submit, Worker, decode, decode_events, encode
 
 UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
 """What a command raises when its outcome is unknown."""
 
 COMMAND_TIMEOUT_S = 5.0
 
+FORGET_GATEWAY_MS = 60_000
+
 
 class Submitted(NamedTuple):
-    """`status` ok, known or full; `waiting`: entries ahead in the lane."""
+    """`status` ok, known, full or unknown; `waiting`: entries ahead in the lane; `caller` and `digest`: who sent what."""
 
     status: str
     boot: str
     waiting: int
     state: str
+    caller: str = ""
+    digest: str = ""
 
 
 class Delivery(NamedTuple):
@@ -88,7 +92,10 @@ class Request(NamedTuple):
     """What the farm knows of a request. Empty `state`: nothing."""
 
     state: str = ""
+    lane: str = ""
+    entry: str = ""
     owner: str = ""
+    caller: str = ""
     journal: str = ""
     journal_from: int = 0
 
@@ -100,20 +107,21 @@ class Census(NamedTuple):
     workers: tuple[Worker, ...]
 
 
-def connect(url: str, *, blocking: bool = False, max_connections: int = 64, timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
+def connect(url: str, *, blocking: bool = False, timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
     """A client that repeats nothing by itself; a `blocking` one may wait for an answer as long as the server takes."""
-    options: dict[str, Any] = {} if url.startswith("unix") else {"socket_keepalive": True}
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=max_connections,
-        timeout=timeout_s,
-        socket_timeout=None if blocking else timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        protocol=2,
-        **options,
-    )
+    pool = BlockingConnectionPool.from_url(url, max_connections=64, timeout=timeout_s, **_options(url, blocking, timeout_s))
     return Redis.from_pool(pool)
+
+
+def connect_single(url: str, *, blocking: bool = False, timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
+    """The same on one connection of its own: a command costs half, and the next one waits for it."""
+    client: Redis = Redis.from_url(url, single_connection_client=True, **_options(url, blocking, timeout_s))
+    return client
+
+
+def _options(url: str, blocking: bool, timeout_s: float) -> dict[str, Any]:
+    options: dict[str, Any] = {"socket_timeout": None if blocking else timeout_s, "socket_connect_timeout": timeout_s, "protocol": 2}
+    return {**options, "retry": Retry(NoBackoff(), 0), **({} if url.startswith("unix") else {"socket_keepalive": True})}
 
 
 class Broker:
@@ -127,13 +135,13 @@ class Broker:
     async def _run(self, name: str, *args: Any) -> Any:
         return await self._scripts[name](keys=[self.cell.tag], args=args)
 
-    async def submit(self, request: Submit, lane: int, *, max_waiting: int = 0, replace: bool = False) -> Submitted:
-        """Queues a request once. Raises `redis.exceptions.OutOfMemoryError` when Redis is full."""
-        status, boot, waiting, state = await self._run(
+    async def submit(self, request: Submit, lane: int, *, max_waiting: int = 0, how: str = "new", digest: str = "") -> Submitted:
+        """Queues a request once; `how` new, replace or attach. Raises `redis.exceptions.OutOfMemoryError` when Redis is full."""
+        status, boot, waiting, state, caller, known_digest = await self._run(
             "submit", request.rid.hex(), lane_name(lane, request.priority), encode(request), request.gateway, request.caller,
-            request.ttl_ms, max_waiting, request.epoch_floor, int(replace), secrets.token_hex(8),
+            request.ttl_ms, max_waiting, request.epoch_floor, how, secrets.token_hex(8), digest,
         )  # fmt: skip
-        return Submitted(status.decode(), boot.decode(), waiting, state.decode())
+        return Submitted(status.decode(), boot.decode(), waiting, state.decode(), caller.decode(), known_digest.decode())
 
     async def pull(self, worker: str, *, may_expire: bool, held: int, minimum: int, maximum: int, lanes: Sequence[str]) -> Pulled:
         """Takes at most `maximum` requests; none new when fewer than `minimum` could be had."""
@@ -186,12 +194,31 @@ class Broker:
 
     async def request(self, rid: bytes) -> Request:
         """What Redis knows of a request."""
-        state, owner, journal, journal_from = await self.redis.execute_command(
-            "HMGET", self.cell.req(rid), "state", "owner", "journal", "journal_from"
-        )
-        if state is None:
+        fields = await self.redis.execute_command("HMGET", self.cell.req(rid), *Request._fields)
+        if fields[0] is None:
             return Request()
-        return Request(state.decode(), owner.decode(), journal.decode(), int(journal_from))
+        state, lane, entry, owner, caller, journal, journal_from = (field.decode() for field in fields)
+        return Request(state, lane, entry, owner, caller, journal, int(journal_from))
+
+    async def result(self, rid: bytes) -> tuple[Event, ...] | None:
+        """All events of a request that ended and whose result is kept."""
+        data = await self.redis.get(self.cell.res(rid))
+        return None if data is None else decode(Result, data).events
+
+    async def queued(self, request: Request) -> Submit | None:
+        """The message of a request that has not ended."""
+        key = f"{self.cell.tag}lane:{request.lane}"
+        entries = await self.redis.xrange(key, request.entry, request.entry)
+        return decode(Submit, entries[0][1][b"message"]) if entries else None
+
+    async def gateways_seen_ms(self) -> dict[str, int]:
+        """How long ago each gateway was seen."""
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.zrange(self.cell.gateways, 0, -1, withscores=True)
+            (seconds, micros), seen = await pipe.execute()
+        now_ms = seconds * 1000 + micros // 1000
+        return {gateway.decode(): int(now_ms - at_ms) for gateway, at_ms in seen}
 
     async def census(self, gateway: str | None = None) -> Census:
         """Boot word and live workers; a gateway signs in at the same time."""
@@ -203,6 +230,7 @@ class Broker:
         now_ms = seconds * 1000 + micros // 1000
         if gateway is not None:
             await self.redis.zadd(self.cell.gateways, {gateway: now_ms})
+            await self.redis.zremrangebyscore(self.cell.gateways, "-inf", now_ms - FORGET_GATEWAY_MS)
         alive = [worker.decode() for worker, expiry in leases if expiry >= now_ms]
         records = await self.redis.mget([self.cell.record(worker) for worker in alive]) if alive else []
         return Census(boot.decode() if boot else "", tuple(decode(Worker, record) for record in records if record))
@@ -218,4 +246,3 @@ def _delivery(reply: Sequence[Any]) -> Delivery:
         bytes.fromhex(rid.decode()), kind.decode(), epoch, waited_ms, remaining_ms, crashes, journal.decode(),
         int(journal_from), names, message,
     )  # fmt: skip
-

@@ -103,6 +103,7 @@ class Settings:
     oracle_prefill_ms: float = own(0.0, "time the oracle takes for a prefill", least=0)
     oracle_step_ms: float = own(0.0, "time the oracle takes for a step", least=0)
     oracle_salted: bool = own(False, "tokens of the oracle depend on its worker")
+    one_host: bool = own(False, "set by `tokenfarm up` for what it starts", flag=False)
     listen_fd: int | None = own(None, "listening socket handed over by the parent", flag=False, least=0)
     parent_fd: int | None = own(None, "pipe that closes when the parent ends", flag=False, least=0)
     status_fd: int | None = own(None, "pipe on which an engine process reports to its supervisor", flag=False, least=0)

@@ -62,7 +62,7 @@ class Farm:
     def _env(self) -> dict[str, str]:
         """What children see: the user's environment and what this process decided."""
         env = {"MAX_CONCURRENT_REQUESTS": str(self.settings.max_concurrent_requests), **os.environ, "PYTHONUNBUFFERED": "1"}
-        env |= {"FARM_LISTEN_FD": str(self.listener.fileno()), "FARM_PARENT_FD": str(self.child_end)}
+        env |= {"FARM_LISTEN_FD": str(self.listener.fileno()), "FARM_PARENT_FD": str(self.child_end), "FARM_ONE_HOST": "true"}
         return env | ({"REDIS_URL": embedded.url(self.folder)} if self.folder else {})
 
     async def run(self) -> int:

@@ -35,6 +35,7 @@ class Flag(IntFlag):
     SPECIAL = 4  # the token is a special token
     FINISH = 8  # carries `finish`
     ERROR = 16  # carries `error`; no token
+    DEADLINE = 32  # ended early because its time was over
 
 
 class Want(IntFlag):
@@ -43,7 +44,8 @@ class Want(IntFlag):
     RESULT = 1  # keep a result: somebody can come back
     EXACT = 2  # resume by replay (§7)
     PREFILL_LOGPROBS = 4
-    RESUMABLE = 8  # its gateway may die
+    RESUMABLE = 8  # its viewers may come back
+    DETACHED = 16  # runs without viewers
 
 
 class Params(NamedTuple):

@@ -9,8 +9,9 @@ MASK64 = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)
-DRAW_BITS = 31
-"""Bits of one draw: an int32 that is never negative, so wide arrays of draws turn into float32 in one pass."""
+COARSE_BITS, FINE_BITS = 16, 32
+DRAW_BITS = COARSE_BITS + FINE_BITS
+"""Four tokens share a word for their upper bits, enough to rule nearly all of them out; few need their lower bits."""
 
 
 def mix64(x: int) -> int:
@@ -26,6 +27,12 @@ def stream(seed: int, pos: int) -> int:
 
 
 def draw(seed: int, pos: int, i: int) -> int:
-    """Token `i`'s draw, uniform in 0 … 2^31 − 1: the low half of word i ÷ 2 for even ids, the high half for odd ones."""
-    word = mix64((stream(seed, pos) + (i // 2 + 1) * GAMMA) & MASK64)
-    return (word >> (32 * (i % 2))) & ((1 << DRAW_BITS) - 1)
+    """Token `i`'s draw, uniform in 0 … 2^48 − 1: a quarter of word i ÷ 4 of one stream, then the upper half of word i of another."""
+    start = stream(seed, pos)
+    coarse = word(start, i // 4) >> (COARSE_BITS * (i % 4)) & ((1 << COARSE_BITS) - 1)
+    return coarse << FINE_BITS | word(mix64(start), i) >> (64 - FINE_BITS)
+
+
+def word(start: int, n: int) -> int:
+    """Word `n` of a SplitMix64 stream."""
+    return mix64((start + (n + 1) * GAMMA) & MASK64)

@@ -168,7 +168,7 @@ class CellRelay:
         """Starts a request again behind all that was shown, under an epoch above all that was seen."""
         request = live.submit._replace(prefix=tuple(live.fold.shown), epoch_floor=live.fold.epoch + 1)
         try:
-            submitted = await self.broker.submit(request, live.lane, replace=True)
+            submitted = await self.broker.submit(request, live.lane, how="replace")
         except (*UNREACHABLE, OutOfMemoryError):
             return
         live.fold.epoch = request.epoch_floor

@@ -26,10 +26,13 @@ class Process:
     def __init__(self, log: Path, module: str, env: Mapping[str, str]) -> None:
         self.log = log
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("FARM", "HF_", "MODEL", "REDIS"))}
+        child_end, self.parent_end = os.pipe()  # closes with this process, however it ends
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", module], cwd=ROOT, env={**clean, **env}, stdout=out, stderr=out, start_new_session=True
-            )
+                [sys.executable, "-m", module], cwd=ROOT, env={**clean, "PYTHONPATH": str(ROOT), "FARM_PARENT_FD": str(child_end), **env},
+                stdout=out, stderr=out, pass_fds=[child_end], start_new_session=True,
+            )  # fmt: skip
+        os.close(child_end)
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -83,6 +86,7 @@ class Farm:
                 process.popen.send_signal(signal.SIGCONT)
                 process.popen.kill()
             process.popen.wait(10)
+            os.close(process.parent_end)
 
     def gateway(self, **env: str) -> str:
         """Starts a gateway; returns its address."""

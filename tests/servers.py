@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -28,6 +30,11 @@ def binaries() -> dict[str, str]:
     return found
 
 
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 class Server:
     """One server process on 127.0.0.1, started by `start`, with no persistence unless `options` say so."""
 
@@ -43,7 +50,7 @@ class Server:
         command = [binaries()[self.kind], "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         command += ["--maxmemory-policy", "noeviction", "--dir", str(self.folder), *self.options]
         with (self.folder / f"server-{self.port}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent)
         deadline = time.monotonic() + 10
         while True:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 
@@ -10,6 +11,8 @@ from common.config import Settings
 from common.errors import StartError
 from common.logs import start_logs
 from workers.supervisor import supervise
+
+log = logging.getLogger("workers")
 
 
 def main() -> int:
@@ -21,6 +24,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.code
     start_logs(settings)
+    for note in settings.notes:
+        log.warning("%s", note)
     return asyncio.run(supervise(settings, sys.argv[1:]))
 
 

@@ -172,7 +172,8 @@ class Batch:
         """Why the row ends with this token, in TGI's order; stop strings are found later, from text."""
         if picked.bad:
             return "error"
-        if row.n_tokens >= row.submit.n_max_new or (row.deadline_s is not None and monotonic() > row.deadline_s):
+        row.late = row.deadline_s is not None and monotonic() > row.deadline_s
+        if row.late or row.n_tokens >= row.submit.n_max_new:
             return "length"
         return "eos_token" if picked.token in self._engine.eos_ids else ""
 

@@ -55,7 +55,7 @@ class Emitter:
             first = First(row.waited_ms, row.prefill_ms, row.bucket)
         finish = None
         if reason:
-            flags |= Flag.FINISH
+            flags |= Flag.FINISH | (Flag.DEADLINE if row.late else Flag(0))
             finish = Finish(reason, len(row.events) + 1, (monotonic() - row.started_s) * 1000)
         return Event(
             row.rid, row.epoch, len(row.events), picked.token, picked.logprob, text, int(flags),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic
 
 from common.broker import UNREACHABLE, Broker, Delivery
@@ -16,7 +16,6 @@ from workers.slots import Row
 
 log = logging.getLogger(__name__)
 
-MAX_CRASHES = 3
 BELL_TIMEOUT_MS = 1000
 
 
@@ -56,10 +55,10 @@ class Intake:
             self._rang = True
             wake()
 
-    async def pull(self, demand: Demand, held: Callable[[], Sequence[bytes]]) -> list[Row]:
-        """Rows for requests that are this worker's from now on; raises `Fenced`."""
+    async def pull(self, demand: Demand, rows: Callable[[], Iterable[Row]]) -> tuple[list[Row], list[Row]]:
+        """Rows that are this worker's from now on, and rows it holds that are not any more; raises `Fenced`, `NewerVersion`."""
         async with self._journal.ownership:
-            holding = frozenset(held())
+            holding = {row.rid: row for row in rows()}
             self._rang = False
             try:
                 pulled = await self._broker.pull(
@@ -69,12 +68,15 @@ class Intake:
             except UNREACHABLE:
                 self._rang = True
                 await asyncio.sleep(0.1)
-                return []
+                return [], []
         if pulled.status == "fenced":
             raise Fenced(self._journal.worker)
         self._since, self._waiting = pulled.bell, pulled.waiting
         self._rang = pulled.status == "owned" or len(pulled.deliveries) == demand.maximum
-        return [await self._row(delivery) for delivery in pulled.deliveries if delivery.rid not in holding]
+        epochs = {delivery.rid: delivery.epoch for delivery in pulled.deliveries}
+        lost = [row for row in holding.values() if pulled.status == "owned" and epochs.get(row.rid) != row.epoch]
+        kept = holding.keys() - {row.rid for row in lost}
+        return [await self._row(delivery) for delivery in pulled.deliveries if delivery.rid not in kept], lost
 
     def _may_expire(self) -> bool:
         since_s = self._journal.unbroken_since_s
@@ -93,8 +95,8 @@ class Intake:
         if delivery.kind != "cancelled" and not Fold(events).ended:
             if delivery.remaining_ms < 0:
                 return _ended(row, "deadline", "Deadline exceeded while waiting")
-            if delivery.crashes >= MAX_CRASHES:
-                return _ended(row, "generation", f"the worker died {delivery.crashes} times while it ran this request")
+            if delivery.kind == "guilty":
+                return _ended(row, "generation", f"its worker died {delivery.crashes} times in a row, at last alone")
         return row
 
     async def _earlier(self, delivery: Delivery, submit: Submit) -> list[Event]:
@@ -117,6 +119,7 @@ def _row(delivery: Delivery, submit: Submit, events: list[Event]) -> Row:
     deadline_s = monotonic() + delivery.remaining_ms / 1000 if delivery.remaining_ms > 0 else None
     row = Row(delivery.rid, delivery.epoch, submit, delivery.gateways, events, delivery.waited_ms, deadline_s=deadline_s)
     row.n_tokens = row.n_adopted = row.n_flushed = len(events)
+    row.solo = delivery.kind == "solo"
     row.over = delivery.kind == "cancelled" or Fold(events).ended
     return row
 

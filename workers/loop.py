@@ -36,7 +36,8 @@ class Loop:
         self._share = PrefillShare()
         self._steps_since_prefill = 0
         self._wake = asyncio.Event()
-        self._pulling: asyncio.Task[list[Row]] | None = None
+        self._pulling: asyncio.Task[tuple[list[Row], list[Row]]] | None = None
+        self.taking = True
         self._stop_at_s: float | None = None
         journal.on_mail = self._read_mail
         journal.on_ended = self._free
@@ -71,7 +72,7 @@ class Loop:
             self._count(call)
             started_s = monotonic()
             computing = asyncio.ensure_future(self._compute(call))
-            await asyncio.sleep(0)  # lets the call start
+            await asyncio.sleep(0)  # the call starts before the I/O side of the last one
             self._emit(outputs)
             self._ask()
             outputs = await computing
@@ -112,14 +113,14 @@ class Loop:
 
     def _ask(self) -> None:
         """Pulls for the next prefill while the device works, or listens for the bell."""
-        if self._pulling is not None or self._stop_at_s is not None:
+        if self._pulling is not None or self._stop_at_s is not None or not self.taking or any(row.solo for row in self._batch.rows()):
             return
         wanted = demand(
             self._batch.n_free, self._batch.n_running, len(self._batch.fresh()), self._steps_since_prefill, self._share.value, self._shape,
             self._knobs,
         )  # fmt: skip
         if self._intake.worthwhile(wanted):
-            self._pulling = asyncio.ensure_future(self._intake.pull(wanted, lambda: [row.rid for row in self._batch.rows()]))
+            self._pulling = asyncio.ensure_future(self._intake.pull(wanted, self._batch.rows))
             self._pulling.add_done_callback(lambda task: self._wake.set())
         elif wanted.maximum:
             self._intake.listen()
@@ -127,7 +128,9 @@ class Loop:
     def _place_pulled(self) -> None:
         if self._pulling is None or not self._pulling.done():
             return
-        rows, self._pulling = self._pulling.result(), None
+        (rows, lost), self._pulling = self._pulling.result(), None
+        for row in lost:
+            self._drop(row)
         with self._metrics.concat_s["decode"].time():
             self._place(rows)
         self._journal.commit()
@@ -173,10 +176,27 @@ class Loop:
 
     def _read_mail(self, letters: Sequence[str]) -> None:
         for letter in letters:
-            what, rid, *rest = letter.split(" ")
+            what, rid, detail = letter.split(" ", 2)
             slot = self._batch.find(bytes.fromhex(rid))
-            if what != "cancel" or slot is None or slot.row is None or slot.state is State.ENDED or slot.row.epoch > int(rest[0]):
+            if slot is None or slot.row is None:
                 continue
-            self._batch.end(slot)
-            self._journal.end(slot.row)
+            if what == "gateways":
+                slot.row.gateways = tuple(detail.split(","))
+            elif what == "cancel" and slot.row.epoch <= int(detail):
+                self.cancel(slot.row)
         self._journal.commit()
+
+    def cancel(self, row: Row) -> None:
+        """Nobody waits for this row any more: its slot is free with the next flush."""
+        slot = self._batch.find(row.rid)
+        if slot is not None and slot.state is not State.ENDED:
+            self._batch.end(slot)
+            self._journal.end(row)
+            self._journal.commit()
+
+    def _drop(self, row: Row) -> None:
+        """The row belongs to somebody else by now: nothing is said about it."""
+        slot = self._batch.find(row.rid)
+        if slot is not None and slot.state is not State.ENDED:
+            self._batch.end(slot)
+            self._batch.free([row])

@@ -13,26 +13,28 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TypeVar
 
+import uvloop
 from tokenizers import Tokenizer
 
 from common import metrics, registry
-from common.broker import UNREACHABLE, Broker, connect
+from common.broker import UNREACHABLE, Broker, connect_single
 from common.config import Settings, version
 from common.errors import StartError
 from common.keys import Cell, lane_name
 from common.logs import start_logs
-from common.messages import VERSION, Card, Worker
+from common.messages import VERSION, Card, NewerVersion, Want, Worker
 from workers.batch import Batch
 from workers.card import build_card
 from workers.detokenize import special_ids
 from workers.device import BlameNote, Device
 from workers.emitter import Emitter
-from workers.engines import create
-from workers.engines.base import Engine, ShapeLedger
-from workers.engines.oracle import model_folder
+from workers.engines import check_backend, create
+from workers.engines.base import Engine
+from workers.engines.oracle import write_model
 from workers.intake import Intake
 from workers.journal import Fenced, Journal
 from workers.load import Load
@@ -48,6 +50,9 @@ T = TypeVar("T")
 
 RECORD_EVERY_S = 1.0
 DEVICE_CALLS_PER_LEASE = 3
+
+RESUMABLE_S = 30.0
+"""How long after its last viewer a resumable request goes on."""
 
 
 class Status:
@@ -83,32 +88,40 @@ class EngineProcess:
         self._page = MetricsPage(self._metrics.registry)
         self._loop: Loop | None = None
         self._stopping = asyncio.Event()
+        self._outdated = False
 
     async def run(self) -> None:
         """Serves until drained; raises `StartError` when it cannot start."""
         await self._page.open(self._settings)
         engine, card = await self._start()
         self._metrics.max_total_tokens.set(engine.shape.batch_size * engine.shape.max_length)
-        redis = connect(self._settings.broker_url)
+        url = self._settings.broker_url
         cell = Cell(self._settings.farm, card.model, card.fingerprint)
-        broker = Broker(redis, cell)
-        bell = Broker(connect(self._settings.broker_url, blocking=True, max_connections=1), cell)
+        broker = Broker(connect_single(url), cell)
+        bell = Broker(connect_single(url, blocking=True), cell)
         tokenizer = Tokenizer.from_buffer(card.files["tokenizer.json"])
         emitter = Emitter(tokenizer, special_ids(tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null"))))
         sampler = Sampler(engine.vocab_size)
         while not self._stopping.is_set():
             await self._serve(engine, broker, bell, emitter, sampler, card)
 
-    def stop(self) -> None:
-        """First call: drain within the grace. Second: hand everything back now."""
-        grace_s = 0.0 if self._stopping.is_set() else self._settings.drain_s
+    def stop(self, now: bool = False) -> None:
+        """First call: drain within the grace. Second, or `now` (a spot notice): hand everything back at once."""
+        grace_s = 0.0 if now or self._stopping.is_set() else self._settings.drain_s
         self._stopping.set()
         if self._loop is not None:
             self._loop.drain(grace_s)
 
     async def _start(self) -> tuple[Engine, Card]:
+        check_backend(self._settings.backend)
+        if self._settings.backend != "oracle":
+            return await self._load_from(await asyncio.to_thread(local_path, self._settings, self._status.progress))
+        with TemporaryDirectory() as folder:
+            write_model(Path(folder))
+            return await self._load_from(Path(folder))
+
+    async def _load_from(self, path: Path) -> tuple[Engine, Card]:
         progress = self._status.progress
-        path = Path(model_folder()) if self._settings.backend == "oracle" else await asyncio.to_thread(local_path, self._settings, progress)
         engine = create(self._settings, str(path), "")
         await self._device.start(lambda: engine.load(progress))
         self._status.worst_gap_s = 0.0
@@ -135,20 +148,26 @@ class EngineProcess:
         def record() -> Worker:
             return Worker(
                 VERSION, worker, card.model, digest, settings.backend, engine.shape.batch_size, engine.shape.max_length, tuple(lanes),
-                "draining" if self._stopping.is_set() else "ready", len(batch.slots) - batch.n_free, batch.n_free,
+                self._state(), len(batch.slots) - batch.n_free, batch.n_free,
                 round(self._load.step_ms, 3), round(self._load.prefill_ms, 3), round(self._load.finished_per_s, 3), socket.gethostname(),
                 version(), engine.capabilities.names(), "", self._page.url,
             )  # fmt: skip
 
         self._status.say(worker=worker, model=card.model, fingerprint=card.fingerprint, lease_s=lease_ms / 1000)
-        reporting = asyncio.create_task(self._report(broker, record, lease_ms, engine.ledger))
-        log.info("Connected worker=%s model=%s backend=%s batch=%d length=%d", worker, card.model, settings.backend, *engine.shape[:2])
+        reporting = asyncio.create_task(self._report(broker, record, lease_ms, engine, batch, loop))
+        said = "Joined" if settings.one_host else "Connected"  # on one host, `Connected` is said once, for all
+        log.info("%s worker=%s model=%s backend=%s batch=%d length=%d", said, worker, card.model, settings.backend, *engine.shape[:2])
+        loop.taking = not self._outdated
         if self._stopping.is_set():
             loop.drain(0.0)
         try:
             await loop.run()
             await broker.release(worker, "clean")
             log.info("Drained worker=%s", worker)
+        except* NewerVersion as error:
+            self._outdated = True
+            await broker.release(worker, "clean")
+            log.error("Outdated worker=%s: %s; it takes nothing more until it is updated", worker, error.exceptions[0])
         except* Fenced:
             self._metrics.fenced.inc()
             log.warning("Fenced worker=%s: its lease passed, its requests run elsewhere", worker)
@@ -156,13 +175,27 @@ class EngineProcess:
             reporting.cancel()
             await self._device.start(lambda: None)  # a call still running would write into slots of the next id
 
-    async def _report(self, broker: Broker, record: Callable[[], Worker], lease_ms: int, ledger: ShapeLedger) -> None:
+    def _state(self) -> str:
+        return "draining" if self._stopping.is_set() else "outdated" if self._outdated else "ready"
+
+    async def _report(self, broker: Broker, record: Callable[[], Worker], lease_ms: int, engine: Engine, batch: Batch, loop: Loop) -> None:
+        """Each second: the record, and requests whose gateways are all gone."""
         while True:
             self._load.report()
-            self._metrics.unwarmed_shapes.inc(ledger.take_unwarmed())
+            self._metrics.unwarmed_shapes.inc(engine.ledger.take_unwarmed())
             with suppress(*UNREACHABLE):
                 await broker.publish_record(record(), max(lease_ms, 5000))
+                if any(batch.rows()):
+                    self._cancel_orphans(await broker.gateways_seen_ms(), batch, loop)
             await asyncio.sleep(RECORD_EVERY_S)
+
+    def _cancel_orphans(self, seen_ms: dict[str, int], batch: Batch, loop: Loop) -> None:
+        for row in list(batch.rows()):
+            patience_s = self._settings.orphan_s + (RESUMABLE_S if row.submit.want & Want.RESUMABLE else 0.0)
+            silent_ms = min((seen_ms.get(gateway, 10**9) for gateway in row.gateways), default=10**9)
+            if silent_ms > 1000 * patience_s and not row.submit.want & Want.DETACHED and monotonic() - row.arrived_s > patience_s:
+                log.warning("Orphaned rid=%s: none of its gateways was seen for %.0f s", row.rid.hex(), patience_s)
+                loop.cancel(row)
 
 
 async def _until_reached(command: Callable[[], Awaitable[T]]) -> T:
@@ -190,6 +223,7 @@ async def _main(settings: Settings) -> int:
     if settings.parent_fd is not None:
         _die_with_parent(settings.parent_fd, loop)
     loop.add_signal_handler(signal.SIGTERM, process.stop)
+    loop.add_signal_handler(signal.SIGUSR1, process.stop, True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         await process.run()
@@ -204,9 +238,9 @@ def main() -> None:
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     settings = Settings.from_env(os.environ, sys.argv[1:])
     start_logs(settings)
-    code = asyncio.run(_main(settings))
+    code = uvloop.run(_main(settings))
     sys.stdout.flush()
-    os._exit(code)
+    os._exit(code)  # a device thread that hangs must not hold the process
 
 
 if __name__ == "__main__":

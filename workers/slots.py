@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from common.messages import Event, Submit
@@ -58,7 +59,10 @@ class Row:
     bucket: int = 0
     prompt_logprobs: Sequence[float] = ()
     started_s: float = 0.0
+    arrived_s: float = field(default_factory=monotonic)
     deadline_s: float | None = None
+    late: bool = False  # ended by its deadline
+    solo: bool = False  # runs alone: it may have killed its workers
     over: bool = False  # arrived with nothing left to compute
 
 

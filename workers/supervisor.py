@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from common.broker import UNREACHABLE, Broker, connect
+from common.broker import UNREACHABLE, Broker, connect_single
 from common.config import Settings
 from common.keys import Cell
 from workers.device import NOTE_BYTES, BlameNote
@@ -72,14 +72,12 @@ class Supervisor:
                 await asyncio.sleep(min(MOST_BACKOFF_S, 2.0 ** (self._n_early_deaths - 1)))
 
     def stop(self, force: bool = False) -> None:
-        """Drains the engine process; a second time, or forced, it hands back at once."""
+        """Drains the engine process; a second time, or forced (Ctrl-C, spot notice), it hands back at once."""
         if self._child is None or self._child.returncode is not None:
             self._stopping = True
             return
         with suppress(ProcessLookupError):
-            self._child.send_signal(signal.SIGTERM)
-            if force and not self._stopping:
-                self._child.send_signal(signal.SIGTERM)
+            self._child.send_signal(signal.SIGUSR1 if force else signal.SIGTERM)
         grace_s = 0.0 if force or self._stopping else self._settings.drain_s
         self._stopping = True
         asyncio.get_running_loop().call_later(grace_s + KILL_AFTER_GRACE_S, self._kill)
@@ -97,7 +95,7 @@ class Supervisor:
         names = ("FARM_STATUS_FD", "FARM_PARENT_FD", "FARM_BLAME_FD")
         env = {**os.environ, **{name: str(fd) for name, fd in zip(names, fds, strict=True)}}
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.process", *self._argv, env=env, pass_fds=fds, start_new_session=True
+            sys.executable, "-P", "-m", "workers.process", *self._argv, env=env, pass_fds=fds, start_new_session=True
         )
         os.close(status_of_child)
         os.close(parent_of_child)
@@ -139,7 +137,7 @@ class Supervisor:
 
     async def _hand_back(self, how: str) -> None:
         """Gives the dead process' requests to others, blaming those its device was computing."""
-        redis = connect(self._settings.broker_url, max_connections=1)
+        redis = connect_single(self._settings.broker_url)
         broker = Broker(redis, Cell(self._settings.farm, self._said.model, self._said.fingerprint))
         blamed = self._note.read().rids if how == "crashed" else ()
         until_s = monotonic() + 2 * self._said.lease_s
@@ -164,7 +162,8 @@ async def supervise(settings: Settings, argv: Sequence[str]) -> int:
     supervisor = Supervisor(settings, argv)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, supervisor.stop)
-    loop.add_signal_handler(signal.SIGINT, lambda: supervisor.stop(force=True))
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        loop.add_signal_handler(number, lambda: supervisor.stop(force=True))
     if settings.parent_fd is not None:
         loop.add_reader(settings.parent_fd, lambda: os._exit(1))
     return await supervisor.run()

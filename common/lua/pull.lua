@@ -3,10 +3,11 @@
 -- KEYS  cell tag
 -- ARGV  worker may_expire held min max lane...        (lanes this worker serves, best first)
 -- Reply {"fenced"} | {"ok" | "owned", bell, waiting, delivery...}
---       "owned": the worker's count was wrong, so all it owns is named. kinds: new, taken, owned, cancelled, corrupt
+--       "owned": the worker's count was wrong, so all it owns is named. kinds: new, taken, owned, cancelled,
+--       corrupt, solo (runs alone), guilty (died alone)
 local c, worker, min, max = KEYS[1], ARGV[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 if not redis.call("ZSCORE", c .. "workers", worker) then return { "fenced" } end
---@include now waiting drop deliver takeover
+--@include now waiting drop deliver solo takeover
 local last = redis.call("XREVRANGE", c .. "bell", "+", "-", "COUNT", 1)[1]
 local bell, lanes = last and last[1] or "0-0", redis.call("SMEMBERS", c .. "lanes")
 
@@ -24,7 +25,7 @@ if #owned ~= tonumber(ARGV[3]) then
   return reply
 end
 
-local serves, taken, waiting = {}, {}, {}
+local serves, taken, waiting = { solo = true }, {}, {}
 for i = 6, #ARGV do
   serves[ARGV[i]], waiting[i] = true, count_waiting(c .. "lane:" .. ARGV[i])
   reply[3] = reply[3] + waiting[i]
@@ -32,7 +33,10 @@ end
 if ARGV[2] == "1" then expire_leases() end
 local orphans = redis.call("HGETALL", c .. "orphans")
 for i = 1, #orphans, 2 do take_over(orphans[i], orphans[i + 1], lanes, serves, max, taken) end
-local admit = #taken + reply[3] >= min
+local suspect, alone = nil, false
+if max > 0 and #taken == 0 then suspect, alone = next_suspect(#owned) end
+if suspect then taken[1] = suspect end
+local admit = not alone and #taken + reply[3] >= min
 for i = 6, #ARGV do
   if admit and waiting[i] > 0 and #taken < max then
     local got = redis.call("XREADGROUP", "GROUP", "farm", worker, "COUNT", max - #taken, "STREAMS", c .. "lane:" .. ARGV[i], ">")

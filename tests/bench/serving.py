@@ -53,7 +53,8 @@ def _time(connection: http.client.HTTPConnection, method: str, path: str, body: 
 
 def commands(folder: Path) -> list[Figure]:
     """Client commands to Redis per step and worker while all slots are full."""
-    with _server(folder) as server, Farm(folder, server, {"MAX_BATCH_SIZE": "8", "MAX_TOTAL_TOKENS": "2048", "FARM_ORACLE_STEP_MS": "5"}) as farm:
+    env = {"MAX_BATCH_SIZE": "8", "MAX_TOTAL_TOKENS": "2048", "FARM_ORACLE_STEP_MS": "5"}
+    with _server(folder) as server, Farm(folder, server, env) as farm:
         url = farm.gateway()
         farm.worker()
         farm.wait_ready()
@@ -96,7 +97,8 @@ def idle(folder: Path) -> list[Figure]:
         farm.wait_ready()
         time.sleep(3)
         assert server.process is not None
-        pids = {"gateway": farm.gateways[0].popen.pid, "supervisor": worker.popen.pid, "engine": worker.engine_pid(), "broker": server.process.pid}
+        processes = {"gateway": farm.gateways[0].popen, "supervisor": worker.popen, "broker": server.process}
+        pids = {name: process.pid for name, process in processes.items()} | {"engine": worker.engine_pid()}
         before = {name: _cpu_s(pid) for name, pid in pids.items()}
         time.sleep(IDLE_S)
         spent = {name: _cpu_s(pid) - before[name] for name, pid in pids.items()}
@@ -122,5 +124,3 @@ class _server:
 
     def __exit__(self, *_: object) -> None:
         self._server.stop()
-
-

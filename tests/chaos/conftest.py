@@ -8,7 +8,13 @@ import pytest
 from tests.farm import Farm
 from tests.servers import Server
 
-SALTED = {"FARM_ORACLE_SALTED": "true", "FARM_ORACLE_PREFILL_MS": "100", "FARM_ORACLE_STEP_MS": "10", "FARM_LEASE_S": "1", "MAX_BATCH_SIZE": "8"}
+SALTED = {
+    "FARM_ORACLE_SALTED": "true",
+    "FARM_ORACLE_PREFILL_MS": "100",
+    "FARM_ORACLE_STEP_MS": "10",
+    "FARM_LEASE_S": "1",
+    "MAX_BATCH_SIZE": "8",
+}
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ async def test_two_deaths_in_a_row_before_the_first_flush(farm: Farm) -> None:
     farm.workers[0].popen.send_signal(signal.SIGCONT)
     redis = Redis.from_url(farm.server.url)
     owner = second.ids()[0].encode()
-    requests = [key for key in redis.keys("*req:*")]
+    requests = list(redis.keys("*req:*"))
     await soon(lambda: any(redis.hget(key, "owner") == owner for key in requests))
     second.popen.kill()
     second.popen.wait()

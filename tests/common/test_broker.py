@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from redis.exceptions import OutOfMemoryError
@@ -256,7 +255,7 @@ async def test_a_replaced_request_starts_again_above_its_floor(broker: Broker) -
     await broker.submit(submit, 64)
     (first,) = (await pull(broker, "w1")).deliveries
     floor = first.epoch + 10_000_000
-    assert (await broker.submit(submit._replace(epoch_floor=floor), 64, replace=True)).status == "ok"
+    assert (await broker.submit(submit._replace(epoch_floor=floor), 64, how="replace")).status == "ok"
     assert (await broker.flush("w1", 10_000, batch(1))).mail == (f"cancel {submit.rid.hex()} {first.epoch}",)
     assert await broker.finish("w1", [Ended(submit.rid, first.epoch)]), "the old epoch ends nothing"
     (second,) = (await pull(broker, "w1")).deliveries
@@ -289,4 +288,3 @@ async def test_census_shows_whose_lease_holds(broker: Broker) -> None:
     assert census.boot
     assert census.workers == ()
     assert await broker.redis.zscore(broker.cell.gateways, "g1")
-

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from common.broker import Batch, Broker, Ended, connect
 from common.keys import Cell, lane_name
@@ -176,10 +185,10 @@ class Delivery(RuleBasedStateMachine):
         for name in list(self.models):
             if name != "last" and self.alive(name):
                 self.do(self.broker.release(name, "clean"))
-        got = self.do(self.broker.pull("last", may_expire=True, held=0, minimum=0, maximum=10_000, lanes=NAMES))
-        assert {delivery.rid for delivery in got.deliveries} == self.open
-        self.do(self.broker.finish("last", [Ended(delivery.rid, delivery.epoch) for delivery in got.deliveries]))
-        self.do(self.broker.pull("last", may_expire=True, held=0, minimum=0, maximum=1, lanes=NAMES))
+        while got := self.do(self.broker.pull("last", may_expire=True, held=0, minimum=0, maximum=10_000, lanes=NAMES)).deliveries:
+            self.do(self.broker.finish("last", [Ended(delivery.rid, delivery.epoch) for delivery in got]))
+            self.open -= {delivery.rid for delivery in got}
+        assert not self.open
         tag = self.broker.cell.tag
         left = {key.decode().removeprefix(tag) for key in self.do(self.redis.keys("*"))}
         stay = {"boot", "bell", "workers"}

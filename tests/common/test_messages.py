@@ -27,7 +27,8 @@ from common.messages import (
     new_rid,
 )
 
-EVENT = Event(b"r" * 16, 5, 2, 7, -0.5, " é\u2028", int(Flag.FIRST | Flag.FINISH), ((1, -1.5, "a"),), First(1.0, 2.5, 64), Finish("length", 3, 8.0))
+BOTH = int(Flag.FIRST | Flag.FINISH)
+EVENT = Event(b"r" * 16, 5, 2, 7, -0.5, " é\u2028", BOTH, ((1, -1.5, "a"),), First(1.0, 2.5, 64), Finish("length", 3, 8.0))
 FAILED = Event(b"r" * 16, 5, 3, -1, 0.0, "", int(Flag.ERROR), error=Failure("generation", "why"))
 RECORDS = [
     Submit(VERSION, b"r" * 16, (1, 2), 5, Params(True, 0.7), ("x",), 2**64 - 1, 1000, gateway="g", prefix=(EVENT,), epoch_floor=9),

@@ -17,11 +17,15 @@ BACKENDS = {
 }
 
 
+def check_backend(name: str) -> None:
+    """Raises `StartError` for an unknown name, before anything slow."""
+    if name not in BACKENDS:
+        raise StartError(f"FARM_BACKEND={name} is not supported; supported: {', '.join(sorted(BACKENDS))}")
+
+
 def create(settings: Settings, model_path: str, worker: str) -> Engine:
     """Builds the engine named by `settings.backend`, not yet loaded; raises `StartError` for an unknown name."""
-    target = BACKENDS.get(settings.backend)
-    if target is None:
-        raise StartError(f"FARM_BACKEND={settings.backend} is not supported; supported: {', '.join(sorted(BACKENDS))}")
-    module, name = target.split(":")
+    check_backend(settings.backend)
+    module, name = BACKENDS[settings.backend].split(":")
     engine: Engine = getattr(import_module(module), name)(settings, model_path, worker)
     return engine

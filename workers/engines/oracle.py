@@ -7,7 +7,6 @@ It keeps the tokens it was given per slot, as a cache would, and refuses rows th
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,16 +32,14 @@ def next_token(seed: int, pos: int, previous: int, salt: str = "") -> int:
     return N_SPECIAL + mix64(mix64(mix64(seed) ^ pos) ^ previous ^ crc32(salt.encode())) % (N_WORDS - N_SPECIAL)
 
 
-def model_folder() -> str:
-    """A folder with the oracle's tokenizer: a word `w123` is token 123, any other is unknown."""
-    folder = Path(tempfile.mkdtemp(prefix="oracle-"))
+def write_model(folder: Path) -> None:
+    """Fills a folder with the oracle's tokenizer: a word `w123` is token 123, any other is unknown."""
     vocabulary = {"<unk>": UNKNOWN, "</s>": EOS, **{f"w{token}": token for token in range(N_SPECIAL, N_WORDS)}}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.add_special_tokens(["<unk>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps({"model_type": "oracle", "vocab_size": N_WORDS, "eos_token_id": EOS}))
-    return str(folder)
 
 
 class OracleEngine:
@@ -78,7 +75,7 @@ class OracleEngine:
             assert len(row.ids) <= bucket.length
             assert row.start in (0, len(self._cache[row.slot]))
             self._cache[row.slot][row.start :] = row.ids
-        time.sleep(self._settings.oracle_prefill_ms / 1000)
+        _sleep_ms(self._settings.oracle_prefill_ms)
         return Step(tokens=[self._token(row, row.ids[-1]) for row in rows])
 
     def decode(self, rows: Sequence[DecodeRow]) -> Step:
@@ -90,7 +87,7 @@ class OracleEngine:
                 cache.clear()
             assert len(cache) == row.at < self.shape.max_length, f"slot {row.slot} holds {len(cache)} tokens, not {row.at}"
             cache.append(row.token)
-        time.sleep(self._settings.oracle_step_ms / 1000)
+        _sleep_ms(self._settings.oracle_step_ms)
         return Step(tokens=[self._token(row, row.token) for row in rows])
 
     def release(self, slot: int) -> None:
@@ -101,3 +98,8 @@ class OracleEngine:
 
     def _token(self, row: PrefillRow | DecodeRow, previous: int) -> int:
         return next_token(row.seed, row.pos, previous, self.worker if self._settings.oracle_salted else "")
+
+
+def _sleep_ms(milliseconds: float) -> None:
+    if milliseconds:
+        time.sleep(milliseconds / 1000)

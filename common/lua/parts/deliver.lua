@@ -5,7 +5,7 @@ local function deliver(lane_name, id, fields, kind)
   local req = c .. "req:" .. rid
   local r = redis.call("HMGET", req, "epoch", "t_submit", "deadline", "crashes", "journal", "journal_from", "gateways", "cancel")
   if not r[1] then
-    redis.call("XADD", c .. "dead", "MAXLEN", "~", "10000", "*", "rid", rid, "why", "no record", "message", message)
+    dead_letter(fields, "no record")
     drop_entry(lane_name, id)
     return { rid, "corrupt", 0, 0, 0, 0, "", "0", gateway, "" }
   end

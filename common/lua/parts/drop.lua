@@ -1,3 +1,7 @@
+local function dead_letter(fields, why)
+  redis.call("XADD", c .. "dead", "MAXLEN", "~", "10000", "*", "rid", fields[2], "why", why, "message", fields[6])
+end
+
 -- Takes an entry out of its lane; a lane without entries is gone.
 local function drop_entry(lane_name, entry)
   local lane = c .. "lane:" .. lane_name

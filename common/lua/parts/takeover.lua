@@ -25,12 +25,16 @@ local function take_over(dead, how, lanes, serves, room, taken)
   for _, lane_name in ipairs(lanes) do
     for _, pending in ipairs(owned_by(dead, lane_name)) do
       local entry = serves[lane_name] and #taken < room and redis.call("XCLAIM", c .. "lane:" .. lane_name, "farm", worker, 0, pending[1])[1]
-      if entry then
-        local req = c .. "req:" .. entry[2][2]
-        if how == "expired" and redis.call("EXISTS", req) == 1 then redis.call("HINCRBY", req, "crashes", 1) end
-        taken[#taken + 1] = deliver(lane_name, entry[1], entry[2], "taken")
-      else
+      local req = entry and c .. "req:" .. entry[2][2]
+      local crashes = entry and tonumber(redis.call("HGET", req, "crashes") or 0)
+      if entry and how == "expired" and redis.call("EXISTS", req) == 1 then crashes = redis.call("HINCRBY", req, "crashes", 1) end
+      if not entry then
         left = left + 1
+      elseif crashes >= SUSPECT and crashes < GUILTY then
+        to_solo(lane_name, entry[1], entry[2])
+      else
+        taken[#taken + 1] = deliver(lane_name, entry[1], entry[2], crashes >= GUILTY and "guilty" or "taken")
+        if crashes >= GUILTY then dead_letter(entry[2], "died alone") end
       end
     end
   end
