@@ -33,10 +33,10 @@ def test_every_input_bit_moves_half_of_the_output_bits() -> None:
 def test_draws_are_frozen() -> None:
     """Another value here is another text under the same seed after an upgrade."""
     assert [draw(42, 0, 0), draw(42, 0, 1), draw(42, 1, 0), draw(2**64 - 1, 10**6, 128_255)] == [
-        1829188391,
-        1436136416,
-        1828037405,
-        1343173400,
+        0x332733D3B322,
+        0x6D07CC0AAF5E,
+        0xA31D0D42AB9A,
+        0x8C49BCEDAACF,
     ]
 
 
@@ -44,17 +44,18 @@ ALONG: dict[str, Callable[[int], tuple[int, int, int]]] = {
     "seed": lambda n: (n, 0, 0),
     "pos": lambda n: (1, n, 5),
     "token": lambda n: (1, 2, n),
-    "every other token": lambda n: (1, 2, 2 * n),
+    "every fourth token": lambda n: (1, 2, 4 * n),
 }
 
 
 @pytest.mark.parametrize("along", ALONG)
 def test_draws_are_uniform_and_neighbours_independent(along: str) -> None:
     draws = [draw(*ALONG[along](n)) for n in range(8_000)]
-    assert all(0 <= value < 2**31 for value in draws)
-    high = [value >> 27 for value in draws]
+    assert all(0 <= value < 2**48 for value in draws)
+    high = [value >> 44 for value in draws]
     low = [value & 15 for value in draws]
-    quarters = [value >> 29 for value in draws]
+    middle = [value >> 28 & 15 for value in draws]
+    quarters = [value >> 46 for value in draws]
     pairs = [4 * one + other for one, other in pairwise(quarters)]
-    for numbers in (high, low, pairs):
+    for numbers in (high, middle, low, pairs):
         assert chi_square(Counter(numbers), N_BINS) < LIMIT
