@@ -84,6 +84,7 @@ def worker(shared_worker: ScriptedWorker) -> Iterator[ScriptedWorker]:
     shared_worker.cancelled.clear()
     yield shared_worker
     shared_worker.go.set()
+    wait_for(lambda: not shared_worker.running())
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import GenerationError, OverloadedError, ValidationError
 
 from common.messages import Failure
+from tests.farm import wait_for
 from tests.gateway.conftest import Gateway
 from tests.gateway.scripted import Said, ScriptedWorker
 
@@ -60,3 +61,4 @@ def test_overload(strict: Gateway, worker: ScriptedWorker) -> None:
         with pytest.raises(OverloadedError, match="Model is overloaded"):
             client.text_generation("Hi")
         response.close()
+    wait_for(lambda: worker.cancelled)
