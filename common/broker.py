@@ -200,10 +200,10 @@ class Broker:
         state, lane, entry, owner, caller, journal, journal_from = (field.decode() for field in fields)
         return Request(state, lane, entry, owner, caller, journal, int(journal_from))
 
-    async def result(self, rid: bytes) -> tuple[Event, ...] | None:
-        """All events of a request that ended and whose result is kept."""
+    async def result(self, rid: bytes) -> Result | None:
+        """What is kept of a request that ended."""
         data = await self.redis.get(self.cell.res(rid))
-        return None if data is None else decode(Result, data).events
+        return None if data is None else decode(Result, data)
 
     async def queued(self, request: Request) -> Submit | None:
         """The message of a request that has not ended."""

@@ -194,6 +194,7 @@ class Result(NamedTuple):
     v: int
     rid: bytes
     events: tuple[Event, ...]
+    caller: str = ""
 
 
 def new_rid(cell: int = 0) -> bytes:

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+import re
 from time import monotonic
 
 from redis.exceptions import OutOfMemoryError
 
-from common.broker import UNREACHABLE, Broker, Census
-from common.errors import RequestError, overloaded
-from common.fold import Verdict
-from common.messages import Event, Frame, Submit
+from common.broker import UNREACHABLE, Broker, Census, Submitted
+from common.errors import RequestError, invalid, overloaded
+from common.messages import VERSION, Submit, Want
 from gateway.live import Live
+from gateway.mending import Counts, Mending
 
 log = logging.getLogger(__name__)
 
 MOST_PATIENCE_S = 5.0
 LEAST_WAITING = 128
 
+RESUMABLE_S = 30.0
+"""How long a resumable request goes on without a viewer."""
 
-@dataclass
-class Counts:
-    """What the gateway's metrics read."""
-
-    holes: int = 0
-    divergences: int = 0
-    resubmitted: int = 0
-    takeovers: int = 0
-    cancelled: int = 0
+UNSERVED_S = 30.0
+"""How long a queued request waits for a worker of its lane to come back."""
 
 
 class CellRelay:
     """All live requests of one cell on this gateway."""
 
-    def __init__(self, broker: Broker, gateway: str, queue_factor: float, counts: Counts) -> None:
+    def __init__(self, broker: Broker, gateway: str, queue_factor: float, counts: Counts, queue_when_cold: bool = False) -> None:
+        self._queue_when_cold = queue_when_cold
         self.broker = broker
         self.gateway = gateway
         self.census = Census("", ())
@@ -44,12 +39,8 @@ class CellRelay:
         self._queue_factor = queue_factor
         self._counts = counts
         self._seen_s = -1e9
-        self._boot = ""
-        self._steps: dict[str, int] = {}
-        self._holes: dict[str, int] = {}
+        self.mending = Mending(broker, self.live, counts)
         self._leaving: set[bytes] = set()
-        self._mending: set[bytes] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def lanes(self) -> tuple[int, ...]:
         """Lengths that some ready worker serves."""
@@ -69,128 +60,100 @@ class CellRelay:
         rate = sum(worker.finished_per_s for worker in self.census.workers)
         return waiting / rate if rate > 0 else 1.0
 
-    async def submit(self, request: Submit, lane: int) -> Live:
-        """Queues a request; raises `RequestError` overloaded when it is not taken."""
-        live = Live(request, lane, self._leave)
+    async def submit(self, request: Submit, lane: int, digest: str = "") -> Live:
+        """Queues a request, or joins the one that was queued under this id; raises `RequestError` when it is not taken."""
+        here = self.live.get(request.rid)
+        if here is not None:
+            _same(here.digest, digest)
+            here.viewers += 1
+            return here
+        live = Live(request, lane, self._leave, digest)
         self.live[request.rid] = live
         try:
             await self._queue(live)
         except RequestError:
             self.live.pop(request.rid, None)
-            self._leaving.add(request.rid)
+            if not digest:
+                self._leaving.add(request.rid)
             raise
         except BaseException:
-            await self._leave(live)
+            self._cancel(live)
             raise
+        if request.ttl_ms:
+            asyncio.get_running_loop().call_later(request.ttl_ms / 1000, self._too_late, live)
+        return live
+
+    async def resume(self, rid: bytes, caller: str) -> Live | None:
+        """A further viewer of a request that runs or whose result is kept; None when this caller has no such request."""
+        here = self.live.get(rid)
+        if here is not None:
+            here.viewers += here.submit.caller == caller
+            return here if here.submit.caller == caller else None
+        try:
+            known = await self.broker.request(rid)
+            if known.state and known.caller != caller:
+                return None
+            queued = await self.broker.queued(known) if known.state else None
+            submit = queued or Submit(VERSION, rid, (), 0, caller=caller, want=int(Want.RESULT | Want.RESUMABLE))
+            live = Live(submit._replace(gateway=self.gateway), _length(known.lane), self._leave)
+            if known.state:
+                self.live[rid] = live
+                await self.broker.submit(live.submit, live.lane, how="attach")
+                await self.mending.look_up(live)
+                return live
+            result = await self.broker.result(rid)
+        except UNREACHABLE:
+            raise overloaded() from None
+        if result is None or result.caller != caller:
+            return None
+        self.mending.fold_one(live, "", result.events)
         return live
 
     async def _queue(self, live: Live) -> None:
         try:
             try:
-                submitted = await self.broker.submit(live.submit, live.lane, max_waiting=self.max_waiting(live.lane))
+                submitted = await self._submit_once(live)
             except UNREACHABLE:
-                submitted = await self.broker.submit(live.submit, live.lane, max_waiting=self.max_waiting(live.lane))
+                submitted = await self._submit_once(live)
         except (*UNREACHABLE, OutOfMemoryError):
             raise overloaded() from None
         if submitted.status == "full":
             raise overloaded(self.retry_after_s(submitted.waiting))
-        self._note_boot(submitted.boot, new=live)
+        self.mending.note_boot(submitted.boot, new=live)
+        if submitted.status == "known" and live.digest:
+            _same(submitted.digest, live.digest)
+            await self.mending.look_up(live)
 
-    def receive(self, frame: Frame) -> None:
-        """Folds one frame; a step that never came is fetched from the journal."""
-        last = self._steps.get(frame.worker, 0)
-        self._steps[frame.worker] = max(last, frame.step)
-        if frame.prev_step > last:
-            self._repair(frame.worker, last + 1)
-        self._fold(frame.worker, frame.events)
+    async def _submit_once(self, live: Live) -> Submitted:
+        return await self.broker.submit(live.submit, live.lane, max_waiting=self.max_waiting(live.lane), digest=live.digest)
 
-    def _fold(self, worker: str, events: Iterable[Event]) -> None:
-        for event in events:
-            live = self.live.get(event.rid)
-            if live is None:
-                continue
-            takeovers = live.takeovers
-            verdict = live.offer(event, worker)
-            self._counts.takeovers += live.takeovers - takeovers
-            if verdict is Verdict.HOLE:
-                self._mend(live, self._look_up)
-            elif verdict is Verdict.DIVERGED:
-                self._counts.divergences += 1
-                log.warning("diverged rid=%s worker=%s pos=%d", event.rid.hex(), worker, event.pos)
-                self._mend(live, self._submit_again)
-
-    def _repair(self, worker: str, from_step: int) -> None:
-        self._counts.holes += 1
-        running = worker in self._holes
-        self._holes[worker] = min(from_step, self._holes.get(worker, from_step))
-        if not running:
-            self._start(self._read_from_journal(worker))
-
-    async def _read_from_journal(self, worker: str) -> None:
-        """Until no hole is left: what a frame lost while this reads would report opens the hole again."""
-        while (from_step := self._holes.get(worker)) is not None:
-            try:
-                entries = await self.broker.read_journal(worker, from_step)
-            except UNREACHABLE:
-                await asyncio.sleep(0.1)
-                continue
-            if self._holes[worker] == from_step:
-                del self._holes[worker]
-            for step, events in entries:
-                self._steps[worker] = max(step, self._steps.get(worker, 0))
-                self._fold(worker, events)
-
-    async def _look_up(self, live: Live) -> None:
-        """Asks Redis what became of one request and folds its whole journal."""
-        rid = live.submit.rid
-        try:
-            known = await self.broker.request(rid)
-            if not known.state:
-                await self._submit_again(live)
-            elif known.journal:
-                entries = await self.broker.read_journal(known.journal, known.journal_from)
-                if not all(self._fold_one(live, known.journal, events) for _, events in entries):
-                    await self._submit_again(live)
-            if known.state == "ended" and not live.ended:
-                live.fail(RequestError("incomplete_generation", "Incomplete generation"))
-        except UNREACHABLE:
-            return
-
-    def _fold_one(self, live: Live, worker: str, events: Iterable[Event]) -> bool:
-        """Whether what the journal says is what was shown."""
-        for event in events:
-            if event.rid == live.submit.rid and live.offer(event, worker) is Verdict.DIVERGED:
-                self._counts.divergences += 1
-                return False
-        return True
-
-    async def _submit_again(self, live: Live) -> None:
-        """Starts a request again behind all that was shown, under an epoch above all that was seen."""
-        request = live.submit._replace(prefix=tuple(live.fold.shown), epoch_floor=live.fold.epoch + 1)
-        try:
-            submitted = await self.broker.submit(request, live.lane, how="replace")
-        except (*UNREACHABLE, OutOfMemoryError):
-            return
-        live.fold.epoch = request.epoch_floor
-        live.touched_s = monotonic()
-        self._counts.resubmitted += 1
-        self._note_boot(submitted.boot, new=live)
-
-    def _note_boot(self, boot: str, new: Live | None = None) -> None:
-        """Another boot word means that Redis lost its memory: everything live is submitted again."""
-        before, self._boot = self._boot, boot
-        if before and boot != before:
-            log.warning("the broker lost its memory; %d live requests are submitted again", len(self.live))
-            self._steps.clear()
-            for live in list(self.live.values()):
-                if live is not new:
-                    self._mend(live, self._submit_again)
+    def _too_late(self, live: Live) -> None:
+        """A request that nobody started before its deadline ends here; one that runs is ended by its worker."""
+        if not live.worker and not live.ended:
+            self._cancel(live)
+            live.fail(RequestError("deadline", "Deadline exceeded while waiting", {"x-should-retry": "false"}))
 
     async def _leave(self, live: Live) -> None:
+        """Plain requests end with their last viewer, resumable ones a while later, detached ones never."""
+        want, rid = live.submit.want, live.submit.rid
+        if live.viewers > 0 or self.live.get(rid) is not live:
+            return
+        if live.fold.ended or want & Want.DETACHED:
+            del self.live[rid]
+        elif want & Want.RESUMABLE and live.error is None:
+            asyncio.get_running_loop().call_later(RESUMABLE_S, self._give_up, live)
+        else:
+            self._cancel(live)
+
+    def _give_up(self, live: Live) -> None:
+        if live.viewers <= 0:
+            self._cancel(live)
+
+    def _cancel(self, live: Live) -> None:
         if self.live.pop(live.submit.rid, None) is not None and not live.fold.ended:
             self._counts.cancelled += 1
             self._leaving.add(live.submit.rid)
-            self._start(self._cancel_leaving())
+            self.mending.start(self._cancel_leaving())
 
     async def _cancel_leaving(self) -> None:
         for rid in list(self._leaving):
@@ -200,40 +163,36 @@ class CellRelay:
                 return
             self._leaving.discard(rid)
 
-    def restored(self) -> None:
-        """The subscription is new: whatever was published in between is read from the journals."""
-        for worker, step in self._steps.items():
-            self._repair(worker, step + 1)
-        for live in list(self.live.values()):
-            self._mend(live, self._look_up)
-
     async def tick(self) -> None:
         """Once a second: census, boot word, silent requests, cancels that did not get through."""
         self.census, self._seen_s = await self.broker.census(self.gateway), monotonic()
-        self._note_boot(self.census.boot)
+        self.mending.note_boot(self.census.boot)
         if self._leaving:
             await self._cancel_leaving()
-        names = {worker.id for worker in self.census.workers}
-        if not self.live:
-            self._steps = {worker: step for worker, step in self._steps.items() if worker in names}
+        self.mending.forget_workers({worker.id for worker in self.census.workers})
         for live in list(self.live.values()):
+            self._check_served(live)
             if not live.ended and monotonic() - live.touched_s > live.patience_s:
                 live.touched_s, live.patience_s = monotonic(), min(MOST_PATIENCE_S, live.patience_s * 2)
-                self._mend(live, self._look_up)
+                self.mending.mend(live, self.mending.look_up)
 
-    def _mend(self, live: Live, how: Callable[[Live], Coroutine[None, None, None]]) -> None:
-        """Looks up or submits again, one at a time for each request."""
-        if live.submit.rid not in self._mending and self.live.get(live.submit.rid) is live and not live.ended:
-            self._mending.add(live.submit.rid)
-            self._start(self._mended(live, how))
+    def _check_served(self, live: Live) -> None:
+        """A queued request whose lane nobody serves any more ends, unless it may wait for a worker."""
+        if live.worker or live.ended or live.lane in self.lanes():
+            live.unserved_since_s = None
+        elif live.unserved_since_s is None:
+            live.unserved_since_s = monotonic()
+        elif monotonic() - live.unserved_since_s > UNSERVED_S and not self._queue_when_cold:
+            self._cancel(live)
+            live.fail(overloaded(5.0))
 
-    async def _mended(self, live: Live, how: Callable[[Live], Coroutine[None, None, None]]) -> None:
-        try:
-            await how(live)
-        finally:
-            self._mending.discard(live.submit.rid)
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+def _same(known: str, digest: str) -> None:
+    if known != digest:
+        raise invalid("`Idempotency-Key` was used with another request")
+
+
+def _length(lane: str) -> int:
+    """Tokens of a lane's name; 0 for a lane that has none."""
+    match = re.match(r"L(\d+):", lane)
+    return int(match[1]) if match else 0

@@ -16,14 +16,17 @@ MAX_LAG_EVENTS = 1024
 class Live:
     """The gateway's copy of a request is the second journal: it can submit the request again with all that was shown."""
 
-    def __init__(self, submit: Submit, lane: int, leave: Callable[[Live], Awaitable[None]]) -> None:
+    def __init__(self, submit: Submit, lane: int, leave: Callable[[Live], Awaitable[None]], digest: str = "") -> None:
         self.submit = submit
+        self.digest = digest
+        self.viewers = 1
         self.lane = lane
         self.fold = Fold(submit.prefix)
         self.worker = ""
         self.takeovers = 0
         self.touched_s = monotonic()
         self.patience_s = 1.0
+        self.unserved_since_s: float | None = None
         self.error: RequestError | None = None
         self._leave = leave
         self._waiting: set[asyncio.Future[None]] = set()
@@ -49,12 +52,15 @@ class Live:
             self.error = error
             self._wake()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Every event once, in order of position; raises the request's error. A reader far behind loses the stream."""
-        read = 0
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self.follow()
+
+    async def follow(self, read: int = 0) -> AsyncIterator[Event]:
+        """Every event from position `read` on, once and in order; raises the request's error. A reader far behind loses the stream."""
+        shown = self.fold.shown
+        backlog = len(shown)
         while True:
-            shown = self.fold.shown
-            if len(shown) - read > MAX_LAG_EVENTS:
+            if len(shown) - max(read, backlog) > MAX_LAG_EVENTS:
                 self.fail(RequestError("generation", "Request failed during generation: the client reads too slowly"))
             while read < len(shown):
                 event = shown[read]
@@ -69,7 +75,8 @@ class Live:
             await self._more()
 
     async def close(self) -> None:
-        """The client is gone or served: what still runs is cancelled. Safe to repeat."""
+        """One viewer is gone or served; without viewers, what still runs is cancelled. Call once for each viewer."""
+        self.viewers -= 1
         await self._leave(self)
 
     async def _more(self) -> None:

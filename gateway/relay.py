@@ -17,13 +17,17 @@ from common.config import Settings
 from common.errors import RequestError, overloaded
 from common.keys import Cell
 from common.messages import Card, Frame, Malformed, NewerVersion, Submit, Worker, decode
-from gateway.cell import CellRelay, Counts
+from gateway.cell import CellRelay
 from gateway.live import Live
+from gateway.mending import Counts
 from gateway.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+
+MOST_MEMORY = 0.8
+"""Share of Redis' memory above which nothing new is admitted: what runs must be able to finish."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Relay:
         self.on_model: Callable[[ServedModel], None] = lambda model: None
         self._redis = redis
         self._settings = settings
+        self._memory_share = 0.0
         self._cards: dict[str, Card] = {}
         self._models: dict[str, ServedModel] = {}
         self._cells: dict[str, CellRelay] = {}
@@ -87,12 +92,25 @@ class Relay:
         """This gateway's requests that no worker has answered yet."""
         return sum(not live.worker for cell in self._cells.values() for live in cell.live.values())
 
-    async def submit(self, request: Submit, lane: int, model: ServedModel | None = None) -> Live:
-        """Queues a request; raises `RequestError` overloaded when no worker is ready or the lane is full."""
+    async def submit(self, request: Submit, lane: int, model: ServedModel | None = None, digest: str = "") -> Live:
+        """Queues a request; raises `RequestError` overloaded when no worker is ready, the lane or Redis is full.
+
+        With a `digest` of its body the request may be known already: then this is a further viewer of it.
+        """
         served = model or self.model()
         if served is None or not (served.cell.ready() or self._settings.queue_when_cold):
             raise overloaded(5.0)
-        return await served.cell.submit(request._replace(gateway=self.gateway), lane)
+        if self._memory_share > MOST_MEMORY:
+            raise overloaded(5.0)
+        return await served.cell.submit(request._replace(gateway=self.gateway), lane, digest)
+
+    async def resume(self, rid: bytes, caller: str) -> Live:
+        """A further viewer of a request, on whichever gateway it began; raises 404 for anybody else's."""
+        for cell in self._cells.values():
+            live = await cell.resume(rid, caller)
+            if live is not None:
+                return live
+        raise RequestError("not_found", "There is no such request")
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -123,6 +141,8 @@ class Relay:
                 await self._serve(card)
             for cell in self._cells.values():
                 await cell.tick()
+            memory = await self._redis.info("memory")
+            self._memory_share = memory["used_memory"] / memory["maxmemory"] if memory["maxmemory"] else 0.0
             await self._subscription.ping()
         except UNREACHABLE as error:
             log.warning("the broker does not answer: %s", type(error).__name__)
@@ -136,7 +156,7 @@ class Relay:
         cell = self._cells.get(card.fingerprint)
         if cell is None:
             broker = Broker(self._redis, Cell(self._settings.farm, card.model, card.fingerprint))
-            cell = CellRelay(broker, self.gateway, self._settings.queue_factor, self.counts)
+            cell = CellRelay(broker, self.gateway, self._settings.queue_factor, self.counts, self._settings.queue_when_cold)
             channel = broker.cell.events(self.gateway)
             self._channels[channel.encode()] = cell
             async with asyncio.timeout(TICK_S):
@@ -151,10 +171,10 @@ class Relay:
         if cell is None:
             return
         try:
-            cell.receive(decode(Frame, data))
+            cell.mending.receive(decode(Frame, data))
         except (Malformed, NewerVersion) as error:
             log.warning("a frame cannot be read: %s", error)
 
     def _restored(self) -> None:
         for cell in self._cells.values():
-            cell.restored()
+            cell.mending.restored()

@@ -176,4 +176,4 @@ class Journal:
 def _result(row: Row) -> bytes:
     if not row.submit.want & Want.RESULT:
         return b""
-    return encode(Result(VERSION, row.rid, tuple(row.events)))
+    return encode(Result(VERSION, row.rid, tuple(row.events), row.submit.caller))
