@@ -54,7 +54,7 @@ def typical(logits: Floats, masses: Floats, share: float) -> Mask:
     expected = float((np.maximum(logits, MASSLESS) * masses).sum()) / available
     closeness = -np.abs(logits - np.float32(expected))
     border, _ = _border(closeness, masses, min(share, REACHABLE) * available)
-    kept: Mask = (closeness >= border) & (masses > 0)
+    kept: Mask = closeness >= border
     return kept
 
 

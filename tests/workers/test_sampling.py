@@ -228,6 +228,14 @@ def test_a_flat_vocabulary_is_drawn_evenly() -> None:
     assert sum((bins[number] - 300) ** 2 / 300 for number in range(10)) < 60
 
 
+def test_a_wide_nucleus_lets_no_other_token_win() -> None:
+    logits = torch.linspace(0, -1e-3, 12_000).expand(50, -1)
+    sampler = Sampler(12_000)
+    for first in range(0, 200, 50):
+        rows = [row(Params(top_p=0.5), seed=1, pos=first + n) for n in range(50)]
+        assert all(picked.token <= 6_000 for picked in sampler.pick(Step(logits=logits), rows, [None] * 50))
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_nan_and_inf_are_reported_and_stay_in_their_row(poison: float) -> None:
     logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(4))
