@@ -101,6 +101,15 @@ class Request(NamedTuple):
 
 
 class Census(NamedTuple):
+class LaneDepth(NamedTuple):
+    """How many requests of a lane wait and run, and how long the first of those that wait has waited."""
+
+    lane: str
+    waiting: int
+    running: int
+    oldest_s: float
+
+
     """The cell once a second: its boot word ("" when Redis forgot it) and the workers whose lease holds."""
 
     boot: str
@@ -207,7 +216,7 @@ class Broker:
 
     async def queued(self, request: Request) -> Submit | None:
         """The message of a request that has not ended."""
-        key = f"{self.cell.tag}lane:{request.lane}"
+        key = self.cell.lane_named(request.lane)
         entries = await self.redis.xrange(key, request.entry, request.entry)
         return decode(Submit, entries[0][1][b"message"]) if entries else None
 
@@ -242,6 +251,24 @@ class Broker:
 def _delivery(reply: Sequence[Any]) -> Delivery:
     rid, kind, epoch, waited_ms, remaining_ms, crashes, journal, journal_from, gateways, message = reply
     names = tuple(name for name in gateways.decode().split(",") if name)
+    async def depths(self) -> list[LaneDepth]:
+        """Every lane that holds requests."""
+        return [await self._depth(name.decode()) for name in sorted(await self.redis.execute_command("SMEMBERS", self.cell.lanes))]
+
+    async def _depth(self, name: str) -> LaneDepth:
+        lane = self.cell.lane_named(name)
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.xlen(lane)
+            pipe.xinfo_groups(lane)
+            (seconds, micros), length, groups = await pipe.execute(raise_on_error=False)
+        if not isinstance(groups, list) or not groups:
+            return LaneDepth(name, int(length), 0, 0.0)
+        running, last = groups[0]["pending"], groups[0]["last-delivered-id"].decode()
+        first = await self.redis.xrange(lane, f"({last}", count=1)
+        oldest_s = seconds + micros / 1e6 - int(first[0][0].split(b"-")[0]) / 1000 if first else 0.0
+        return LaneDepth(name, length - running, running, max(0.0, oldest_s))
+
     return Delivery(
         bytes.fromhex(rid.decode()), kind.decode(), epoch, waited_ms, remaining_ms, crashes, journal.decode(),
         int(journal_from), names, message,

@@ -89,6 +89,8 @@ class Settings:
     served_name: str = own("", "name under which the model is served; the model id when unset")
     redis_url: str = own("", "redis://, rediss:// or unix:// address of the broker", names=("REDIS_URL",), secret=True)
     redis_password: str = own("", "password of the broker", flag=False, secret=True)
+    jobs_url: str = own("", "redis:// or rediss:// address of the jobs' database; the broker's database 1 when unset", secret=True)
+    jobs_password: str = own("", "password of the jobs' database", flag=False, secret=True)
     lease_s: float = own(10.0, "seconds without a sign of life after which a worker's requests are taken over", least=0.1)
     orphan_s: float = own(15.0, "seconds after which requests of a lost gateway are cancelled", least=0.1)
     queue_factor: float = own(4.0, "waiting requests per slot of a lane", least=0)
@@ -97,6 +99,8 @@ class Settings:
     max_prefill_share: float = own(0.4, "most of the time that prefill may take beside running rows", least=0, most=1)
     waste_max: float = own(0.3, "most padding of a prefill, as a share", least=0, most=1)
     exact_max_tokens: int = own(256, "shown tokens up to which a takeover replays", least=0)
+    slo_ttft_ms: float = own(2000.0, "a good request shows its first token within this many milliseconds", least=0)
+    slo_itl_ms: float = own(200.0, "and has this mean time between tokens, in milliseconds", least=0)
     metrics_port: int = own(0, "port of a worker's /metrics; any free one when 0", least=0, most=65535)
     gateway_id: str | None = own(None, "id of this gateway; host and random when unset")
     worker_name: str | None = own(None, "name of this worker; host and random when unset")
@@ -140,15 +144,22 @@ class Settings:
     @property
     def broker_url(self) -> str:
         """Where the broker is, with its password: a secret."""
-        if not self.redis_password:
-            return self.redis_url or DEFAULT_REDIS_URL
-        url = urlsplit(self.redis_url)
-        user, _, host = url.netloc.rpartition("@")
-        return urlunsplit(url._replace(netloc=f"{user.split(':')[0]}:{quote(self.redis_password, safe='')}@{host}"))
+        return _with_password(self.redis_url or DEFAULT_REDIS_URL, self.redis_password)
+
+    @property
+    def jobs_broker_url(self) -> str:
+        """Where the arq jobs are kept, with the password: a secret."""
+        if self.jobs_url:
+            return _with_password(self.jobs_url, self.jobs_password)
+        url = urlsplit(self.broker_url)
+        if url.scheme == "unix":
+            return urlunsplit(url._replace(query="&".join(filter(None, (url.query, "db=1")))))
+        return urlunsplit(url._replace(path="/1"))
 
     def secrets(self) -> tuple[str, ...]:
         """The values no log line may carry."""
-        found = (self.hf_token, self.api_key, self.redis_password, urlsplit(self.redis_url).password)
+        in_urls = (urlsplit(url).password for url in (self.redis_url, self.jobs_url))
+        found = (self.hf_token, self.api_key, self.redis_password, self.jobs_password, *in_urls)
         return tuple({form: None for value in found if value for form in (value, unquote(value), quote(value, safe=""))})
 
     def describe(self) -> str:
@@ -180,8 +191,17 @@ def check(settings: Settings) -> None:
         )
     if settings.redis_password and not settings.redis_url:
         raise StartError("Invalid argument: FARM_REDIS_PASSWORD, allowed is only with REDIS_URL")
-    if settings.redis_url and urlsplit(settings.redis_url).scheme not in ("redis", "rediss", "unix"):
-        raise StartError("Invalid argument: REDIS_URL, allowed is redis://host:port, rediss://host:port or unix:///path")
+    for key, url in (("REDIS_URL", settings.redis_url), ("FARM_JOBS_URL", settings.jobs_url)):
+        if url and urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+            raise StartError(f"Invalid argument: {key}, allowed is redis://host:port, rediss://host:port or unix:///path")
+
+
+def _with_password(address: str, password: str) -> str:
+    if not password:
+        return address
+    url = urlsplit(address)
+    user, _, host = url.netloc.rpartition("@")
+    return urlunsplit(url._replace(netloc=f"{user.split(':')[0]}:{quote(password, safe='')}@{host}"))
 
 
 def version() -> str:

@@ -28,7 +28,10 @@ class Cell:
         return f"{{{_safe(self.farm)}:{_safe(self.name)}@{self.fingerprint}/{self.number}}}"
 
     def lane(self, length: int, priority: int = 1) -> str:
-        return f"{self.tag}lane:{lane_name(length, priority)}"
+        return self.lane_named(lane_name(length, priority))
+
+    def lane_named(self, name: str) -> str:
+        return f"{self.tag}lane:{name}"
 
     def req(self, rid: bytes) -> str:
         return f"{self.tag}req:{rid.hex()}"

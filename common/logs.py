@@ -9,6 +9,7 @@ import time
 from typing import Any, Protocol
 
 from common.config import Settings
+from common.trace import TRACE
 
 LEVELS = {"trace": logging.DEBUG, "debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 OURS = ("common", "gateway", "workers")
@@ -55,8 +56,8 @@ class _Formatter(logging.Formatter):
         return self.hide(record.getMessage() + trace)
 
     def extra(self, record: logging.LogRecord) -> dict[str, Any]:
-        """The fields given as `extra=`."""
-        fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        """The fields given as `extra=`, and the trace of the request that is being worked on."""
+        fields = {**{name: value for name, value in vars(record).items() if name not in _STANDARD}, **TRACE.get()}
         return {name: self.hide(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 

@@ -6,8 +6,8 @@ Names, types, labels and buckets of `tgi_*` are TGI's; every series is there fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
@@ -18,6 +18,7 @@ CONTENT_TYPE = "text/plain; charset=utf-8"
 DURATION_S = tuple(0.0001 * 1.5**i for i in range(1, 36))
 FAILURES = ("validation", "overloaded", "template", "generation", "incomplete", "dropped")
 METHODS = ("prefill", "decode")
+YES_NO = ("yes", "no")
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 
 
@@ -44,9 +45,13 @@ class GatewayMetrics:
         self.queue_s = _durations("tgi_request_queue_duration", "In the queue", r)
         self.inference_s = _durations("tgi_request_inference_duration", "From the queue to the end", r)
         self.per_token_s = _durations("tgi_request_mean_time_per_token_duration", "Inference per generated token", r)
+        self.first_token_s = _durations("farm_first_token_seconds", "From arrival to the first token", r)
+        self.gap_s = _durations("farm_token_gap_seconds", "Mean time between tokens of a request", r)
+        self.good = _each(Counter("farm_slo_requests", "Requests by whether they were as fast as promised", ["met"], registry=r), YES_NO)
         self.skipped = NoSpeculation(r)
         Gauge("tgi_queue_size", "Requests of this gateway that wait for a slot", registry=r).set_function(n_waiting)
         Relayed(counts, r)
+        self.view = View(r)
         self._fit(max_input_tokens, max_total_tokens)
 
     def fit(self, max_input_tokens: int, max_total_tokens: int) -> None:
@@ -90,6 +95,7 @@ class WorkerMetrics:
         self.unwarmed_shapes = Counter("farm_unwarmed_shapes_total", "Shapes first seen while serving", registry=r)
         self.inexact_resumes = Counter("farm_inexact_resume_total", "Exact takeovers that had to be fast ones", registry=r)
         self.nan_rows = Counter("farm_nan_rows_total", "Rows whose logits were not finite", registry=r)
+        self.unjournaled_steps = Gauge("farm_unjournaled_steps", "Steps computed and not yet in the journal", registry=r)
         self.fenced = Counter("farm_fenced_total", "Times this worker had lost its lease", registry=r)
 
 
@@ -132,6 +138,57 @@ class Relayed(Collector):
             metric = Metric(name.removesuffix("_total"), text, "counter")
             metric.add_sample(name, {}, float(getattr(self._counts, attribute)))
             yield metric
+
+
+class LaneView(NamedTuple):
+    """One lane now; `oldest_s` is how long its first waiting request has waited."""
+
+    model: str
+    lane: str
+    waiting: int
+    running: int
+    oldest_s: float
+
+
+class FarmView(NamedTuple):
+    """The farm as one gateway sees it now: every gateway says the same, so take the maximum and never a sum."""
+
+    ready: int = 0
+    unready: int = 0
+    slots: int = 0
+    free_slots: int = 0
+    lanes: Sequence[LaneView] = ()
+    broker_up: bool = False
+    broker_bytes: int = 0
+    broker_max_bytes: int = 0
+
+
+class View(Collector):
+    """The last `FarmView`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.now = FarmView()
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        view = self.now
+        yield _gauge("farm_workers", "Live workers by state", [({"state": "ready"}, view.ready), ({"state": "unready"}, view.unready)])
+        yield _gauge("farm_slots", "Rows of all ready workers", [({}, view.slots)])
+        yield _gauge("farm_free_slots", "Those without a request", [({}, view.free_slots)])
+        labelled = [({"model": lane.model, "lane": lane.lane}, lane) for lane in view.lanes]
+        yield _gauge("farm_queue_waiting", "Requests that wait for a slot", [(labels, lane.waiting) for labels, lane in labelled])
+        yield _gauge("farm_queue_running", "Requests that a worker holds", [(labels, lane.running) for labels, lane in labelled])
+        yield _gauge("farm_queue_age_seconds", "How long the oldest waits", [(labels, lane.oldest_s) for labels, lane in labelled])
+        yield _gauge("farm_broker_up", "Whether the broker answers", [({}, float(view.broker_up))])
+        yield _gauge("farm_broker_memory_bytes", "Memory that the broker uses", [({}, view.broker_bytes)])
+        yield _gauge("farm_broker_max_memory_bytes", "The most it may use, 0: no limit", [({}, view.broker_max_bytes)])
+
+
+def _gauge(name: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> Metric:
+    metric = Metric(name, text, "gauge")
+    for labels, value in samples:
+        metric.add_sample(name, labels, float(value))
+    return metric
 
 
 def gateway(max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int]) -> GatewayMetrics:

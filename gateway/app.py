@@ -14,7 +14,7 @@ from gateway import sse
 from gateway.call import Endpoint, Handler
 from gateway.connection import Message, Receive, Send
 from gateway.edge import Edge
-from gateway.routes import ops, tgi
+from gateway.routes import discovery, ops, tgi
 from gateway.service import Service
 
 PROTECTED: dict[str, Handler] = {
@@ -32,6 +32,8 @@ OPEN: dict[str, Handler] = {
     "/info": ops.info,
     "/v1/models": ops.models,
     "/metrics": ops.prometheus,
+    "/sd/workers": discovery.workers,
+    "/farm": discovery.farm,
 }
 """GET and HEAD, for everybody."""
 

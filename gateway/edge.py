@@ -6,6 +6,7 @@ import logging
 
 from starlette.types import ASGIApp
 
+from common import trace
 from common.errors import RequestError
 from gateway import headers, sse
 from gateway.connection import Message, Receive, Send
@@ -29,6 +30,7 @@ class Edge:
             return
         request_id = headers.request_id(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id.decode()
+        trace.enter(headers.find(scope["headers"], b"traceparent"))
         started = False
 
         async def tagged(message: Message) -> None:

@@ -35,6 +35,7 @@ class Generation:
         self._arrived_s = perf_counter()
         self._queued_s = self._arrived_s
         self._waited_ms = 0.0
+        self._first_s = 0.0
         service.metrics.requests.inc()
 
     def check_before_permit(self, stream: bool) -> None:
@@ -88,6 +89,8 @@ class Generation:
 
     def add(self, event: Event) -> None:
         """Takes the next event."""
+        if not self.events:
+            self._first_s = perf_counter()
         if event.first is not None and not self.events:
             self._waited_ms = event.first.waited_ms
         self.events.append(event)
@@ -126,7 +129,8 @@ class Generation:
     def timing(self) -> Timing:
         """Of a request that ends now."""
         total_s = perf_counter() - self._arrived_s
-        return Timing(total_s, self._queued_s - self._arrived_s, self._waited_ms / 1000, self.n_input, len(self.events))
+        first_s = self._first_s - self._arrived_s if self.events else total_s
+        return Timing(total_s, self._queued_s - self._arrived_s, self._waited_ms / 1000, self.n_input, len(self.events), first_s)
 
 
 def _want(service: Service, model: ServedModel, parameters: GenerateParameters) -> int:

@@ -41,6 +41,12 @@ class Timing(NamedTuple):
     queue_s: float
     n_input: int
     n_generated: int
+    first_token_s: float = 0.0
+
+    @property
+    def gap_s(self) -> float:
+        """Mean time between tokens; 0 for one token."""
+        return (self.total_s - self.first_token_s) / (self.n_generated - 1) if self.n_generated > 1 else 0.0
 
     @property
     def inference_s(self) -> float:

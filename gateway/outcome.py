@@ -6,6 +6,7 @@ import logging
 
 from common.errors import RequestError
 from gateway.generation import Generation
+from gateway.headers import Timing
 
 log = logging.getLogger("gateway.request")
 
@@ -19,6 +20,10 @@ FAILURES = {
 """error_type → the label of `tgi_request_failure`; everything else failed while it was generated."""
 
 
+CLIENTS_OWN = ("validation", "template")
+"""Failures that no farm could serve: they are no part of the share of good requests."""
+
+
 def succeeded(generation: Generation) -> None:
     timing = generation.timing()
     numbers = generation.service.metrics
@@ -30,11 +35,18 @@ def succeeded(generation: Generation) -> None:
     numbers.inference_s.observe(timing.inference_s)
     numbers.per_token_s.observe(timing.per_token_s)
     numbers.generated_tokens.observe(timing.n_generated)
+    numbers.first_token_s.observe(timing.first_token_s)
+    if timing.n_generated > 1:
+        numbers.gap_s.observe(timing.gap_s)
+    numbers.good["yes" if _as_promised(generation, timing) else "no"].inc()
     _log(generation, "Success")
 
 
 def failed(generation: Generation, error: RequestError) -> None:
-    generation.service.metrics.failures[FAILURES.get(error.kind, "generation")].inc()
+    numbers, kind = generation.service.metrics, FAILURES.get(error.kind, "generation")
+    numbers.failures[kind].inc()
+    if kind not in CLIENTS_OWN:
+        numbers.good["no"].inc()
     _log(generation, "Failed", error_type=error.kind, status=error.status)
 
 
@@ -42,6 +54,11 @@ def dropped(generation: Generation) -> None:
     """The client left."""
     generation.service.metrics.failures["dropped"].inc()
     _log(generation, "Dropped")
+
+
+def _as_promised(generation: Generation, timing: Timing) -> bool:
+    settings = generation.service.settings
+    return 1000 * timing.first_token_s <= settings.slo_ttft_ms and 1000 * timing.gap_s <= settings.slo_itl_ms
 
 
 def _log(generation: Generation, message: str, **fields: object) -> None:

@@ -64,7 +64,8 @@ class Relay:
         self.on_model: Callable[[ServedModel], None] = lambda model: None
         self._redis = redis
         self._settings = settings
-        self._memory_share = 0.0
+        self.broker_bytes = (0, 0)
+        self._silent = False
         self._cards: dict[str, Card] = {}
         self._models: dict[str, ServedModel] = {}
         self._cells: dict[str, CellRelay] = {}
@@ -100,7 +101,8 @@ class Relay:
         served = model or self.model()
         if served is None or not (served.cell.ready() or self._settings.queue_when_cold):
             raise overloaded(5.0)
-        if self._memory_share > MOST_MEMORY:
+        used_bytes, most_bytes = self.broker_bytes
+        if most_bytes and used_bytes > MOST_MEMORY * most_bytes:
             raise overloaded(5.0)
         return await served.cell.submit(request._replace(gateway=self.gateway), lane, digest)
 
@@ -113,6 +115,10 @@ class Relay:
         raise RequestError("not_found", "There is no such request")
 
     async def run(self) -> None:
+    async def broker_answers(self) -> bool:
+        """True, or raises one of `UNREACHABLE`."""
+        return bool(await self._redis.ping())
+
         """Serves until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscription.run())
@@ -142,14 +148,21 @@ class Relay:
             for cell in self._cells.values():
                 await cell.tick()
             memory = await self._redis.info("memory")
-            self._memory_share = memory["used_memory"] / memory["maxmemory"] if memory["maxmemory"] else 0.0
+            self.broker_bytes = memory["used_memory"], memory["maxmemory"]
             await self._subscription.ping()
         except UNREACHABLE as error:
-            log.warning("the broker does not answer: %s", type(error).__name__)
+            self._note_silence("")
+            self._note_silence(f"{type(error).__name__}: {error}")
         except (Malformed, NewerVersion) as error:
             log.warning("a record of the farm cannot be read: %s", error)
 
     async def _serve(self, card: Card) -> None:
+    def _note_silence(self, why: str) -> None:
+        """One line when the broker stops to answer and one when it does again."""
+        if bool(why) != self._silent:
+            self._silent = bool(why)
+            log.warning("the broker does not answer: %s", why) if why else log.info("the broker answers again")
+
         served = self._models.get(card.model)
         if served is not None and served.card == card:
             return

@@ -61,6 +61,11 @@ class Journal:
             self._n_unflushed += 1
             self._dirty.set()
 
+    @property
+    def n_unflushed(self) -> int:
+        """Steps that nobody can see yet."""
+        return self._n_unflushed
+
     async def room(self) -> None:
         """Returns while the journal keeps up; a broker that is slow for longer stops the device."""
         while self._n_unflushed > MAX_UNFLUSHED_STEPS:

@@ -141,6 +141,7 @@ class EngineProcess:
         digest = await _until_reached(lambda: registry.publish(broker.redis, settings.farm, card))
         await _until_reached(lambda: broker.join(worker, lease_ms))
         journal = Journal(broker, worker, lease_ms, batch.rows, lambda: self._device.busy)
+        self._metrics.unjournaled_steps.set_function(lambda: journal.n_unflushed)
         intake = Intake(broker, bell, journal, [lane_name(length) for length in lanes], lease_ms / 1000)
         knobs = Knobs(settings.waiting_served_ratio, settings.max_waiting_tokens, settings.max_prefill_share, settings.waste_max)
         self._loop = loop = Loop(batch, engine.shape, emitter, journal, intake, knobs, self._load, self._metrics)

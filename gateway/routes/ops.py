@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from common import metrics
 from common.errors import RequestError
+from gateway import overview
 from gateway.call import Call
 from gateway.scrape import local_pages
 
@@ -58,5 +59,6 @@ async def models(call: Call) -> None:
 
 
 async def prometheus(call: Call) -> None:
+    call.service.metrics.view.now = await overview.view(call.service.relay)
     page = metrics.exposition(call.service.metrics.registry, await local_pages(call.service.relay.workers()))
     await call.answer(200, page, [(b"content-type", metrics.CONTENT_TYPE.encode())])

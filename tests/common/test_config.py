@@ -38,7 +38,8 @@ def test_every_launcher_flag_is_accepted_and_read() -> None:
 def test_every_flag_has_an_environment_name_of_the_same_effect() -> None:
     values = {"bool": "true", "int": "7", "float": "0.5", "str": "word", "tuple[int, ...]": "3,5", "tuple[str, ...]": "a,b"}
     for option in (*OPTIONS, *WITHOUT_MEANING):
-        value = {"redis_url": "redis://h:1", "hostname": "127.0.0.9", "sharded": "false"}.get(option.name, values[option.kind])
+        special = {"redis_url": "redis://h:1", "jobs_url": "redis://h:1/1", "hostname": "127.0.0.9", "sharded": "false"}
+        value = special.get(option.name, values[option.kind])
         value = option.choices[-1] if option.choices else value
         for env, flag in zip(option.envs, option.flags, strict=False):
             assert settings(**{env: value}) == dataclasses.replace(settings(flag, value), notes=settings(**{env: value}).notes), env

@@ -1,0 +1,36 @@
+"""The farm as a gateway sees it now, for operators: read when somebody asks, never on a request's way."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis.exceptions import RedisError
+
+from common.broker import UNREACHABLE
+from common.metrics import FarmView, LaneView
+from gateway.relay import Relay
+
+PATIENCE_S = 0.5
+
+
+async def view(relay: Relay) -> FarmView:
+    """Workers and memory as of the last second, lanes as of now; without lanes when the broker does not answer in time."""
+    workers = relay.workers()
+    ready = [worker for worker in workers if worker.state == "ready"]
+    seen = FarmView(
+        ready=len(ready),
+        unready=len(workers) - len(ready),
+        slots=sum(worker.batch_size for worker in ready),
+        free_slots=sum(worker.free for worker in ready),
+        broker_bytes=relay.broker_bytes[0],
+        broker_max_bytes=relay.broker_bytes[1],
+    )
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return seen._replace(lanes=await _lanes(relay), broker_up=await relay.broker_answers())
+    except (*UNREACHABLE, RedisError, TimeoutError):
+        return seen
+
+
+async def _lanes(relay: Relay) -> list[LaneView]:
+    return [LaneView(model.name, *depth) for model in relay.models() for depth in await model.cell.broker.depths()]
