@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -100,7 +101,6 @@ class Request(NamedTuple):
     journal_from: int = 0
 
 
-class Census(NamedTuple):
 class LaneDepth(NamedTuple):
     """How many requests of a lane wait and run, and how long the first of those that wait has waited."""
 
@@ -110,6 +110,7 @@ class LaneDepth(NamedTuple):
     oldest_s: float
 
 
+class Census(NamedTuple):
     """The cell once a second: its boot word ("" when Redis forgot it) and the workers whose lease holds."""
 
     boot: str
@@ -122,10 +123,17 @@ def connect(url: str, *, blocking: bool = False, timeout_s: float = COMMAND_TIME
     return Redis.from_pool(pool)
 
 
-def connect_single(url: str, *, blocking: bool = False, timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
-    """The same on one connection of its own: a command costs half, and the next one waits for it."""
-    client: Redis = Redis.from_url(url, single_connection_client=True, **_options(url, blocking, timeout_s))
-    return client
+class Single(Redis):
+    """One connection; the next command waits for it. Bounded here because the library's own time-out doubles the cost of a command."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        async with asyncio.timeout(COMMAND_TIMEOUT_S):
+            return await super().execute_command(*args, **options)
+
+
+def connect_single(url: str) -> Redis:
+    """For commands one after another, at half the price; pipelines are not bounded in time."""
+    return Single.from_url(url, single_connection_client=True, **_options(url, True, COMMAND_TIMEOUT_S))
 
 
 def _options(url: str, blocking: bool, timeout_s: float) -> dict[str, Any]:
@@ -136,10 +144,11 @@ def _options(url: str, blocking: bool, timeout_s: float) -> dict[str, Any]:
 class Broker:
     """One cell. Methods raise one of `UNREACHABLE` when the outcome is unknown; all are safe to repeat."""
 
-    def __init__(self, redis: Redis, cell: Cell) -> None:
+    def __init__(self, redis: Redis, cell: Cell, quick: Redis | None = None) -> None:
+        """Scripts run on `quick`, one after another, so that a cancel never overtakes its submit; all else on `redis`."""
         self.redis = redis
         self.cell = cell
-        self._scripts = {name: redis.register_script(scripts.source(name)) for name in scripts.NAMES}
+        self._scripts = {name: (quick or redis).register_script(scripts.source(name)) for name in scripts.NAMES}
 
     async def _run(self, name: str, *args: Any) -> Any:
         return await self._scripts[name](keys=[self.cell.tag], args=args)
@@ -222,10 +231,8 @@ class Broker:
 
     async def gateways_seen_ms(self) -> dict[str, int]:
         """How long ago each gateway was seen."""
-        async with self.redis.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.zrange(self.cell.gateways, 0, -1, withscores=True)
-            (seconds, micros), seen = await pipe.execute()
+        seconds, micros = await self.redis.time()
+        seen = await self.redis.zrange(self.cell.gateways, 0, -1, withscores=True)
         now_ms = seconds * 1000 + micros // 1000
         return {gateway.decode(): int(now_ms - at_ms) for gateway, at_ms in seen}
 
@@ -244,13 +251,6 @@ class Broker:
         records = await self.redis.mget([self.cell.record(worker) for worker in alive]) if alive else []
         return Census(boot.decode() if boot else "", tuple(decode(Worker, record) for record in records if record))
 
-    async def forget_gateway(self, gateway: str) -> None:
-        await self.redis.zrem(self.cell.gateways, gateway)
-
-
-def _delivery(reply: Sequence[Any]) -> Delivery:
-    rid, kind, epoch, waited_ms, remaining_ms, crashes, journal, journal_from, gateways, message = reply
-    names = tuple(name for name in gateways.decode().split(",") if name)
     async def depths(self) -> list[LaneDepth]:
         """Every lane that holds requests."""
         return [await self._depth(name.decode()) for name in sorted(await self.redis.execute_command("SMEMBERS", self.cell.lanes))]
@@ -269,6 +269,13 @@ def _delivery(reply: Sequence[Any]) -> Delivery:
         oldest_s = seconds + micros / 1e6 - int(first[0][0].split(b"-")[0]) / 1000 if first else 0.0
         return LaneDepth(name, length - running, running, max(0.0, oldest_s))
 
+    async def forget_gateway(self, gateway: str) -> None:
+        await self.redis.zrem(self.cell.gateways, gateway)
+
+
+def _delivery(reply: Sequence[Any]) -> Delivery:
+    rid, kind, epoch, waited_ms, remaining_ms, crashes, journal, journal_from, gateways, message = reply
+    names = tuple(name for name in gateways.decode().split(",") if name)
     return Delivery(
         bytes.fromhex(rid.decode()), kind.decode(), epoch, waited_ms, remaining_ms, crashes, journal.decode(),
         int(journal_from), names, message,

@@ -69,15 +69,16 @@ class CellRelay:
             return here
         live = Live(request, lane, self._leave, digest)
         self.live[request.rid] = live
+        queueing = asyncio.ensure_future(self._queue(live))
         try:
-            await self._queue(live)
+            await asyncio.shield(queueing)  # a client that leaves now must not cut a command in half
         except RequestError:
             self.live.pop(request.rid, None)
             if not digest:
                 self._leaving.add(request.rid)
             raise
-        except BaseException:
-            self._cancel(live)
+        except asyncio.CancelledError:
+            queueing.add_done_callback(lambda task: self._cancel(live) if task.exception() is None else None)
             raise
         if request.ttl_ms:
             asyncio.get_running_loop().call_later(request.ttl_ms / 1000, self._too_late, live)

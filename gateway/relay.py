@@ -12,7 +12,7 @@ from secrets import token_hex
 from redis.asyncio import Redis
 
 from common import registry
-from common.broker import UNREACHABLE, Broker
+from common.broker import UNREACHABLE, Broker, connect_single
 from common.config import Settings
 from common.errors import RequestError, overloaded
 from common.keys import Cell
@@ -63,6 +63,7 @@ class Relay:
         self.counts = Counts()
         self.on_model: Callable[[ServedModel], None] = lambda model: None
         self._redis = redis
+        self._quick = connect_single(settings.broker_url)
         self._settings = settings
         self.broker_bytes = (0, 0)
         self._silent = False
@@ -114,11 +115,11 @@ class Relay:
                 return live
         raise RequestError("not_found", "There is no such request")
 
-    async def run(self) -> None:
     async def broker_answers(self) -> bool:
         """True, or raises one of `UNREACHABLE`."""
         return bool(await self._redis.ping())
 
+    async def run(self) -> None:
         """Serves until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscription.run())
@@ -150,25 +151,25 @@ class Relay:
             memory = await self._redis.info("memory")
             self.broker_bytes = memory["used_memory"], memory["maxmemory"]
             await self._subscription.ping()
-        except UNREACHABLE as error:
             self._note_silence("")
+        except UNREACHABLE as error:
             self._note_silence(f"{type(error).__name__}: {error}")
         except (Malformed, NewerVersion) as error:
             log.warning("a record of the farm cannot be read: %s", error)
 
-    async def _serve(self, card: Card) -> None:
     def _note_silence(self, why: str) -> None:
         """One line when the broker stops to answer and one when it does again."""
         if bool(why) != self._silent:
             self._silent = bool(why)
             log.warning("the broker does not answer: %s", why) if why else log.info("the broker answers again")
 
+    async def _serve(self, card: Card) -> None:
         served = self._models.get(card.model)
         if served is not None and served.card == card:
             return
         cell = self._cells.get(card.fingerprint)
         if cell is None:
-            broker = Broker(self._redis, Cell(self._settings.farm, card.model, card.fingerprint))
+            broker = Broker(self._redis, Cell(self._settings.farm, card.model, card.fingerprint), self._quick)
             cell = CellRelay(broker, self.gateway, self._settings.queue_factor, self.counts, self._settings.queue_when_cold)
             channel = broker.cell.events(self.gateway)
             self._channels[channel.encode()] = cell

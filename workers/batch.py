@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from time import monotonic
 
 from common.messages import Want
@@ -77,14 +78,21 @@ class Batch:
             if slot.row in rows:
                 slot.move(State.FREE)
 
-    async def prefill(self, call: Prefill) -> list[Output]:
-        """Runs one prefill; a row that the engine faults ends as if its output were not a number."""
+    def prefill(self, call: Prefill) -> Coroutine[None, None, list[Output]]:
+        """Starts one prefill and gives what awaits it; a row that the engine faults ends as if its output were not a number."""
         slots = [self.slots[index] for index in call.slots]
         pairs = [(slot, slot.row) for slot in slots if slot.row is not None]
         rows = [self._prefill_row(slot, row) for slot, row in pairs]
+        return self._prefilled(
+            call, pairs, self._device.start(lambda: self._compute_prefill(call, rows, pairs), [row.rid for _, row in pairs])
+        )
+
+    async def _prefilled(
+        self, call: Prefill, pairs: list[tuple[Slot, Row]], computing: asyncio.Future[tuple[Step, list[Picked]]]
+    ) -> list[Output]:
         started_s = monotonic()
         try:
-            step, picked = await self._device.start(lambda: self._compute_prefill(call, rows, pairs), [row.rid for _, row in pairs])
+            step, picked = await computing
         except EngineFault as fault:
             return [Output(row, _BAD) for slot, row in pairs if slot.index in fault.slots and slot.row is row and self._ended(slot)]
         for index, (slot, row) in enumerate(pairs):
@@ -95,13 +103,15 @@ class Batch:
                 row.prompt_logprobs = step.prompt_logprobs[index] or ()
         return self._commit([(slot, row, pick) for (slot, row), pick in zip(pairs, picked, strict=True) if not row.replay])
 
-    async def decode(self) -> list[Output]:
-        """Runs one step of every running row; rows in replay give no output until the last known token is fed."""
+    def decode(self) -> Coroutine[None, None, list[Output]]:
+        """Starts one step of every running row; rows in replay give no output until the last known token is fed."""
         pairs = [(slot, slot.row) for slot in self.slots if slot.running and slot.row is not None]
         rows = [self._decode_row(slot, row) for slot, row in pairs]
-        picked = await self._device.start(lambda: self._compute_decode(rows, pairs), [row.rid for _, row in pairs])
+        return self._decoded(pairs, self._device.start(lambda: self._compute_decode(rows, pairs), [row.rid for _, row in pairs]))
+
+    async def _decoded(self, pairs: list[tuple[Slot, Row]], computing: asyncio.Future[list[Picked]]) -> list[Output]:
         outputs = []
-        for (slot, row), pick in zip(pairs, picked, strict=True):
+        for (slot, row), pick in zip(pairs, await computing, strict=True):
             row.at += 1
             if slot.state is State.REPLAY:
                 row.replay.popleft()

@@ -80,14 +80,19 @@ class Journal:
 
     async def run(self) -> None:
         """Flushes until cancelled; raises `Fenced`."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tick())
+            while True:
+                await self._dirty.wait()
+                await self._flush()
+
+    async def _tick(self) -> None:
+        """An idle worker flushes each second; not beside a device call, or one that hangs would keep its lease."""
         while True:
-            try:
-                async with asyncio.timeout(IDLE_TICK_S):
-                    await self._dirty.wait()
-            except TimeoutError:
-                if self._busy():  # a device that hangs must lose its lease
-                    continue
-            await self._flush()
+            step = self._step
+            await asyncio.sleep(IDLE_TICK_S)
+            if step == self._step and not self._busy():
+                self._dirty.set()
 
     async def _flush(self) -> None:
         self._dirty.clear()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any
 
 from common.metrics import WorkerMetrics
 from common.shapes import Shape
@@ -55,6 +54,7 @@ class Loop:
         """Takes nothing new from now on; what still runs after the grace is left for others."""
         stop_at_s = monotonic() + grace_s
         self._stop_at_s = min(stop_at_s, self._stop_at_s or stop_at_s)
+        asyncio.get_running_loop().call_later(grace_s, self._wake.set)
         self._wake.set()
 
     async def _steps(self) -> None:
@@ -71,16 +71,12 @@ class Loop:
             await self._journal.room()
             self._count(call)
             started_s = monotonic()
-            computing = asyncio.ensure_future(self._compute(call))
-            await asyncio.sleep(0)  # the call starts before the I/O side of the last one
+            computing = self._batch.prefill(call) if isinstance(call, Prefill) else self._batch.decode()
             self._emit(outputs)
             self._ask()
             outputs = await computing
             self._spend(isinstance(call, Prefill), monotonic() - started_s)
         self._emit(outputs)
-
-    def _compute(self, call: Prefill | Decode) -> Coroutine[Any, Any, list[Output]]:
-        return self._batch.prefill(call) if isinstance(call, Prefill) else self._batch.decode()
 
     def _over(self) -> bool:
         if self._stop_at_s is None:
@@ -91,11 +87,7 @@ class Loop:
     async def _rest(self) -> None:
         """Until something may have changed: a bell, a finished pull, a freed slot, mail, the end of the grace."""
         self._ask()
-        try:
-            async with asyncio.timeout(None if self._stop_at_s is None else max(0.0, self._stop_at_s - monotonic())):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await self._wake.wait()
         self._wake.clear()
 
     def _spend(self, prefill: bool, seconds: float) -> None:

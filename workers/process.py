@@ -21,7 +21,7 @@ import uvloop
 from tokenizers import Tokenizer
 
 from common import metrics, registry
-from common.broker import UNREACHABLE, Broker, connect_single
+from common.broker import UNREACHABLE, Broker, connect, connect_single
 from common.config import Settings, version
 from common.errors import StartError
 from common.keys import Cell, lane_name
@@ -98,7 +98,7 @@ class EngineProcess:
         url = self._settings.broker_url
         cell = Cell(self._settings.farm, card.model, card.fingerprint)
         broker = Broker(connect_single(url), cell)
-        bell = Broker(connect_single(url, blocking=True), cell)
+        bell = Broker(connect(url, blocking=True), cell)
         tokenizer = Tokenizer.from_buffer(card.files["tokenizer.json"])
         emitter = Emitter(tokenizer, special_ids(tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null"))))
         sampler = Sampler(engine.vocab_size)

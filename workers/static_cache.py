@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from transformers import Cache
 
 
-class StaticCache:
+class StaticCache(Cache):  # a subclass because some models take nothing else
     """What a model takes as its cache; `select_prefill` or `select_decode` says where the next forward pass writes.
 
     Tensors are allocated at a layer's first update, so their shapes come from the model (MLA keys and values differ in width).
@@ -20,6 +21,7 @@ class StaticCache:
     is_compileable = False
 
     def __init__(self, n_slots: int, max_length: int) -> None:
+        self.layers: list[Any] = []  # the base class's own, unused
         self.n_slots = n_slots
         self.max_length = max_length
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -40,18 +42,18 @@ class StaticCache:
         self._flat_index.clear()
 
     def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes `[rows, heads, S, width]` and returns the keys and values this pass may look at."""
-        keys, values = self._layer(layer_idx, key, value)
+        keys, values = self._layer(layer_idx, key_states, value_states)
         if self._positions is None:
-            length = key.shape[2]
-            keys[self._slot, :, :length] = key[0]
-            values[self._slot, :, :length] = value[0]
-            return key, value
-        index = self._index(key.shape[1])
-        keys.view(-1, keys.shape[-1]).index_copy_(0, index, key.reshape(-1, key.shape[-1]))
-        values.view(-1, values.shape[-1]).index_copy_(0, index, value.reshape(-1, value.shape[-1]))
+            length = key_states.shape[2]
+            keys[self._slot, :, :length] = key_states[0]
+            values[self._slot, :, :length] = value_states[0]
+            return key_states, value_states
+        index = self._index(key_states.shape[1])
+        keys.view(-1, keys.shape[-1]).index_copy_(0, index, key_states.reshape(-1, keys.shape[-1]))
+        values.view(-1, values.shape[-1]).index_copy_(0, index, value_states.reshape(-1, values.shape[-1]))
         return keys[:, :, : self._n_columns], values[:, :, : self._n_columns]
 
     def scrub(self, slot: int) -> None:
@@ -95,7 +97,7 @@ class StaticCache:
     def get_query_offset(self, layer_idx: int = 0) -> int:
         return 0
 
-    def has_previous_state(self, layer_idx: int | None = None) -> bool:
+    def has_previous_state(self, *_args: Any) -> bool:
         return False
 
     @property

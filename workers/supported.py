@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,18 @@ CHANGES_WITH_LENGTH = frozenset({"dynamic", "longrope"})
 @cache
 def supported_types() -> dict[str, dict[str, str]]:
     """model_type → its class, dtype and result of the last `make parity`; only types whose result is `equal`."""
-    rows: dict[str, dict[str, str]] = json.loads(TABLE.read_text())
+    rows: dict[str, dict[str, str]] = _table()["types"]
     return {model_type: row for model_type, row in rows.items() if row["result"] == "equal"}
 
 
 def require_supported(folder: Path) -> str:
-    """The model_type of the config in `folder`; raises `StartError` (exit 2) with the reason and the list when it cannot be served."""
+    """The model_type of the config in `folder`; raises `StartError` (exit 2) with the reason and the list when it cannot be served.
+
+    An older major version of `transformers` than the table's is refused too: some types give other tokens there.
+    """
+    shown, installed = _table()["transformers"], metadata.version("transformers")
+    if int(installed.split(".")[0]) < int(shown.split(".")[0]):
+        raise StartError(f"the CPU engine needs transformers {shown.split('.')[0]}, installed is {installed}")
     config = read_json(folder, "config.json")
     if not config:
         raise StartError(f"{folder} has no config.json: not a model in transformers' format")
@@ -38,6 +45,11 @@ def require_supported(folder: Path) -> str:
             f"the CPU engine does not serve this model: {reason}; supported model types: {', '.join(sorted(supported_types()))}"
         )
     return model_type
+
+
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = json.loads(TABLE.read_text())
+    return table
 
 
 def _reason_against(model_type: str, config: dict[str, Any]) -> str | None:
