@@ -31,12 +31,12 @@ def parity(model_type: str) -> dict[str, str]:
 def main() -> int:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    table = {}
+    types = {}
     for model_type in sorted(CONFIGS):
-        table[model_type] = parity(model_type)
-        print(f"{model_type:12} {table[model_type]['class']:24} {table[model_type]['result']}", flush=True)
-    TABLE.write_text(json.dumps(table, indent=1) + "\n")
-    return int(any(row["result"] != "equal" for row in table.values()))
+        types[model_type] = parity(model_type)
+        print(f"{model_type:12} {types[model_type]['class']:24} {types[model_type]['result']}", flush=True)
+    TABLE.write_text(json.dumps({"transformers": transformers.__version__, "types": types}, indent=1) + "\n")
+    return int(any(row["result"] != "equal" for row in types.values()))
 
 
 if __name__ == "__main__":

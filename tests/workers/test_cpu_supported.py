@@ -40,3 +40,12 @@ def test_a_folder_without_a_readable_config_is_refused(tmp_path: Path, content: 
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(StartError, match=words):
         require_supported(tmp_path)
+
+
+def test_an_older_major_version_of_transformers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "transformers-4.55.4.dist-info").mkdir()
+    (tmp_path / "transformers-4.55.4.dist-info" / "METADATA").write_text("Name: transformers\nVersion: 4.55.4\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(StartError, match="needs transformers 5, installed is 4.55.4"):
+        require_supported(tmp_path)
