@@ -128,12 +128,13 @@ class Single(Redis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            return await super().execute_command(*args, **options)
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def connect_single(url: str) -> Redis:
     """For commands one after another, at half the price; pipelines are not bounded in time."""
-    return Single.from_url(url, single_connection_client=True, **_options(url, True, COMMAND_TIMEOUT_S))
+    client: Redis = Single.from_url(url, single_connection_client=True, **_options(url, True, COMMAND_TIMEOUT_S))
+    return client
 
 
 def _options(url: str, blocking: bool, timeout_s: float) -> dict[str, Any]:

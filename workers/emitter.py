@@ -44,6 +44,8 @@ class Emitter:
         row, picked = output.row, output.picked
         if picked.bad:
             return failure(row, "the model's output is not a number")
+        if row.detokenizer is None:
+            self.prepare(row)
         assert row.detokenizer is not None and row.stops is not None
         text = row.detokenizer.push(picked.token)
         stopped = row.stops.push(text)

@@ -13,6 +13,7 @@ from workers.emitter import Emitter, Output
 from workers.intake import Intake
 from workers.journal import Journal
 from workers.load import Load
+from workers.sampling import penalises
 from workers.scheduler import Decode, Idle, Knobs, Prefill, PrefillShare, demand, next_call
 from workers.slots import Row, State
 
@@ -129,9 +130,9 @@ class Loop:
 
     def _place(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            if not row.over:
-                self._emitter.prepare(row)
             self._batch.place(row)
+            if not row.over and penalises(row.submit.params):
+                self._emitter.prepare(row)
             if row.over:
                 self._journal.add(row, row.events[row.n_adopted :])
                 self._journal.end(row)
@@ -164,7 +165,8 @@ class Loop:
     def _news(self) -> None:
         """A freed slot or a ring: asks at once, not at the next step."""
         self._ask()
-        self._wake.set()
+        if self._stop_at_s is not None:
+            self._wake.set()
 
     def _read_mail(self, letters: Sequence[str]) -> None:
         for letter in letters:

@@ -49,6 +49,9 @@ log = logging.getLogger("workers.process")
 T = TypeVar("T")
 
 RECORD_EVERY_S = 1.0
+
+SWITCH_S = 0.0002
+"""The device thread waits at most this long for the interpreter while the I/O side computes."""
 DEVICE_CALLS_PER_LEASE = 3
 
 RESUMABLE_S = 30.0
@@ -239,6 +242,7 @@ def main() -> None:
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     settings = Settings.from_env(os.environ, sys.argv[1:])
     start_logs(settings)
+    sys.setswitchinterval(SWITCH_S)
     code = uvloop.run(_main(settings))
     sys.stdout.flush()
     os._exit(code)  # a device thread that hangs must not hold the process
