@@ -21,6 +21,8 @@ usage: tokenfarm COMMAND [options]
   up       broker, gateway and workers on this host (also: serve)
   gateway  one gateway, for the broker at REDIS_URL
   worker   one worker, for the broker at REDIS_URL
+  jobs     the worker that fetches and converts models, for the database at FARM_JOBS_URL
+           jobs prefetch | jobs convert: have it done for MODEL_ID, and wait
 
 tokenfarm COMMAND --help lists the options; each has an environment variable."""
 
@@ -69,6 +71,11 @@ def _worker(argv: Sequence[str]) -> int:
     return _become("workers", argv)
 
 
+def _jobs(argv: Sequence[str]) -> int:
+    _begin([word for word in argv if word in ("-h", "--help")], "tokenfarm jobs")
+    return _become("workers.jobs", argv)
+
+
 def _begin(argv: Sequence[str], program: str, defaults: Mapping[str, object] | None = None) -> Settings:
     """Refuses wrong settings before anything slow."""
     settings = Settings.from_env(os.environ, argv, defaults=defaults, program=program)
@@ -83,7 +90,13 @@ def _become(package: str, argv: Sequence[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-P", "-m", package, *argv])
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"up": _one_host, "serve": _one_host, "gateway": _gateway, "worker": _worker}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "up": _one_host,
+    "serve": _one_host,
+    "gateway": _gateway,
+    "worker": _worker,
+    "jobs": _jobs,
+}
 
 if __name__ == "__main__":
     main()

@@ -94,5 +94,10 @@ def card(farm: str, digest: str) -> str:
     return f"{_safe(farm)}:card:{digest}"
 
 
+def job_progress(job_id: str) -> str:
+    """In the jobs' database, beside arq's own keys: packed (what, done)."""
+    return f"arq:progress:{job_id}"
+
+
 def _safe(name: str) -> str:
     return _UNSAFE.sub("_", name)
