@@ -59,11 +59,16 @@ class Params(NamedTuple):
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     top_n_tokens: int = 0
+    min_p: float = 0.0  # least probability, as a share of the likeliest token's
+    presence_penalty: float = 0.0  # taken from every token that was generated already
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ignore_eos: bool = False
 
     @property
     def samples(self) -> bool:
         """Whether tokens are drawn rather than taken greedily (TGI reference §3.1)."""
-        return self.do_sample or self.temperature != 1.0 or self.top_k > 0 or self.top_p < 1.0 or self.typical_p < 1.0
+        warped = self.top_k > 0 or self.top_p < 1.0 or self.typical_p < 1.0 or self.min_p > 0
+        return self.do_sample or self.temperature != 1.0 or warped
 
 
 class First(NamedTuple):
@@ -104,6 +109,7 @@ class Event(NamedTuple):
     finish: Finish | None = None
     error: Failure | None = None
     prefill: tuple[tuple[int, float, str], ...] = ()  # prompt tokens with logprobs, on the first event, when wanted
+    prefill_top: tuple[tuple[int, float, str], ...] = ()  # the likeliest token in place of each prompt token after the first
 
     @classmethod
     def read(cls, fields: Sequence[Any]) -> Event:

@@ -12,7 +12,7 @@ from common.shapes import prefill_length
 from workers.device import Device
 from workers.emitter import Output
 from workers.engines.base import DecodeRow, Engine, EngineFault, PrefillRow, Step
-from workers.sampling import Context, Picked, Sampler
+from workers.sampling import BAD, Context, Picked, Sampler
 from workers.scheduler import Fresh, Prefill
 from workers.slots import Row, Slot, State
 
@@ -28,6 +28,7 @@ class Batch:
         self._exact_max_tokens = exact_max_tokens
         self.slots = [Slot(index) for index in range(engine.shape.batch_size)]
         self._arrived: list[Slot] = []
+        self._chores: list[Callable[[], None]] = []  # for the device thread, before its next call
 
     def rows(self) -> Iterator[Row]:
         return (slot.row for slot in self.slots if slot.row is not None)
@@ -71,7 +72,7 @@ class Batch:
     def end(self, slot: Slot) -> None:
         """The row is computed no further; its slot is free once `free` is called."""
         slot.move(State.ENDED)
-        self._engine.release(slot.index)
+        self._chores.append(lambda: self._engine.release(slot.index))
 
     def free(self, rows: Sequence[Row]) -> None:
         for slot in self.slots:
@@ -94,13 +95,15 @@ class Batch:
         try:
             step, picked = await computing
         except EngineFault as fault:
-            return [Output(row, _BAD) for slot, row in pairs if slot.index in fault.slots and slot.row is row and self._ended(slot)]
+            return [Output(row, BAD, "error", str(fault)) for slot, row in pairs if slot.index in fault.slots and self._broke(slot, row)]
         for index, (slot, row) in enumerate(pairs):
             row.at, row.bucket, row.prefill_ms = row.n_prefill, call.bucket.length, (monotonic() - started_s) * 1000
             if slot.row is row and slot.state is State.PREFILL:
                 slot.move(State.REPLAY if row.replay else State.DECODE)
             if index < len(step.prompt_logprobs):
                 row.prompt_logprobs = step.prompt_logprobs[index] or ()
+            if index < len(step.prompt_best):
+                row.prompt_best = step.prompt_best[index] or ()
         return self._commit([(slot, row, pick) for (slot, row), pick in zip(pairs, picked, strict=True) if not row.replay])
 
     def decode(self) -> Coroutine[None, None, list[Output]]:
@@ -113,7 +116,7 @@ class Batch:
         outputs = []
         for (slot, row), pick in zip(pairs, await computing, strict=True):
             row.at += 1
-            if slot.state is State.REPLAY:
+            if slot.row is row and slot.state is State.REPLAY:
                 row.replay.popleft()
                 if row.replay:
                     continue
@@ -143,6 +146,9 @@ class Batch:
     def _measured(
         self, method: str, forward: Callable[[], Step], rows: Sequence[PrefillRow | DecodeRow], contexts: list[Context | None]
     ) -> tuple[Step, list[Picked]]:
+        chores, self._chores = self._chores, []
+        for chore in chores:
+            chore()
         metrics, started_s = self._metrics, monotonic()
         metrics.calls[method].inc()
         try:
@@ -170,11 +176,11 @@ class Batch:
             if row.context is not None and not picked.bad:
                 row.context.append(picked.token)
             reason = self._reason(row, picked)
-            if reason:
-                self._ended(slot)
             if picked.bad:
                 self._metrics.nan_rows.inc()
-                self._engine.scrub(slot.index)
+                self._broke(slot, row)
+            elif reason:
+                self.end(slot)
             committed.append(Output(row, picked, reason))
         return committed
 
@@ -185,14 +191,16 @@ class Batch:
         row.late = row.deadline_s is not None and monotonic() > row.deadline_s
         if row.late or row.n_tokens >= row.submit.n_max_new:
             return "length"
-        return "eos_token" if picked.token in self._engine.eos_ids else ""
+        ends = picked.token in self._engine.eos_ids and not row.submit.params.ignore_eos
+        return "eos_token" if ends else ""
 
-    def _ended(self, slot: Slot) -> bool:
+    def _broke(self, slot: Slot, row: Row) -> bool:
+        """Ends a row whose cache cannot be trusted, unless it left meanwhile."""
+        if slot.row is not row or slot.state is State.ENDED:
+            return False
         self.end(slot)
+        self._chores.append(lambda: self._engine.scrub(slot.index))
         return True
-
-
-_BAD = Picked(-1, 0.0, bad=True)
 
 
 def _contexts(pairs: Sequence[tuple[Slot, Row]]) -> list[Context | None]:

@@ -19,6 +19,7 @@ class Output(NamedTuple):
     row: Row
     picked: Picked
     reason: str = ""
+    detail: str = "the model's output is not a number"
 
 
 class Emitter:
@@ -37,13 +38,13 @@ class Emitter:
         for event in row.events:
             row.stops.push(event.text)
         if penalises(row.submit.params):
-            row.context = Context([*row.submit.input_ids, *shown])
+            row.context = Context(row.submit.input_ids, shown)
 
     def event(self, output: Output) -> Event:
         """The event of one token; raises nothing for any token the engine may give."""
         row, picked = output.row, output.picked
         if picked.bad:
-            return failure(row, "the model's output is not a number")
+            return failure(row, output.detail)
         if row.detokenizer is None:
             self.prepare(row)
         assert row.detokenizer is not None and row.stops is not None
@@ -63,6 +64,7 @@ class Emitter:
             row.rid, row.epoch, len(row.events), picked.token, picked.logprob, text, int(flags),
             tuple((token, logprob, self._text(token)) for token, logprob in picked.top), first, finish,
             prefill=self._prefill(row) if not row.events else (),
+            prefill_top=tuple((token, value, self._text(token)) for token, value in row.prompt_best) if not row.events else (),
         )  # fmt: skip
 
     def _prefill(self, row: Row) -> tuple[tuple[int, float, str], ...]:

@@ -39,36 +39,45 @@ BAD = Picked(-1, 0.0, bad=True)
 
 def penalises(params: Params) -> bool:
     """Whether rows with these parameters need a `Context` and full logits."""
-    return params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0
+    return params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
 
 
 class Context:
     """The tokens of one request so far, prompt and output, counted for penalties."""
 
-    def __init__(self, prompt_ids: Sequence[int]) -> None:
+    def __init__(self, prompt_ids: Sequence[int], generated: Sequence[int] = ()) -> None:
         ids, counts = np.unique(np.asarray(prompt_ids, np.int64), return_counts=True)
         self._ids: Ids = ids
         self._counts = counts.astype(np.float64)
+        self._generated = np.zeros(len(ids))
         self._index = {int(token): index for index, token in enumerate(ids)}
         self._n_tokens = len(prompt_ids)
+        for token in generated:
+            self.append(token)
 
     def append(self, token: int) -> None:
         index = self._index.setdefault(token, len(self._index))
         if index == len(self._ids):
             self._ids = np.concatenate([self._ids, np.empty_like(self._ids, shape=index + 64)])
             self._counts = np.concatenate([self._counts, np.zeros(index + 64)])
+            self._generated = np.concatenate([self._generated, np.zeros(index + 64)])
         self._ids[index] = token
         self._counts[index] += 1
+        self._generated[index] = 1
         self._n_tokens += 1
 
     def penalise(self, logits: Floats, params: Params) -> None:
-        """Applies TGI's repetition and frequency penalties in place; the latter is divided by the length and counts the prompt."""
+        """Applies TGI's repetition and frequency penalties in place; the latter is divided by the length and counts the prompt.
+
+        The presence penalty is OpenAI's: of generated tokens only.
+        """
         n = len(self._index)
         ids = self._ids[:n]
         values = logits[ids].astype(np.float64)
         penalty = params.repetition_penalty
         penalised = np.where(values < 0, values * penalty, values / penalty)
         penalised -= params.frequency_penalty * self._counts[:n] / max(1, self._n_tokens)
+        penalised -= params.presence_penalty * self._generated[:n]
         logits[ids] = np.where(np.isneginf(values), values, np.clip(penalised, -GREATEST, GREATEST))
 
 
@@ -86,7 +95,7 @@ class Sampler:
         With candidates, tokens outside count only where their mass is known: in probabilities at temperature 1.
         """
         if step.tokens is not None:
-            return [Picked(token, 0.0) for token in step.tokens]
+            return [Picked(token, 0.0) if token >= 0 else BAD for token in step.tokens]
         if step.candidates is not None:
             candidates = zip(*map(np.asarray, step.candidates), rows, strict=True)
             return [self._pick_candidate(ids, logits, float(total), row) for ids, logits, total, row in candidates]
@@ -97,10 +106,12 @@ class Sampler:
         if not math.isfinite(logits[best]):
             return BAD
         warped = self._logits
-        if penalises(row.params):
-            assert context is not None, "penalties need a context"
+        if row.params.logit_bias or penalises(row.params):
             np.copyto(warped, logits)
-            context.penalise(warped, row.params)
+            _bias(warped, row.params)
+            if penalises(row.params):
+                assert context is not None, "penalties need a context"
+                context.penalise(warped, row.params)
             best = int(warped.argmax())
             logits = warped
         np.subtract(logits, logits[best], out=warped)
@@ -108,7 +119,7 @@ class Sampler:
         return self._finish(None, warped, best, None, row)
 
     def _pick_candidate(self, ids: Ids, logits: Floats, logsumexp: float, row: PrefillRow | DecodeRow) -> Picked:
-        assert not penalises(row.params), "penalties need full logits"
+        assert not (row.params.logit_bias or penalises(row.params)), "penalties and biases need full logits"
         order = np.argsort(ids, kind="stable")
         ids, logits = ids[order].astype(np.int64), logits[order].astype(np.float32)
         best = int(logits.argmax())
@@ -130,6 +141,9 @@ class Sampler:
         if params.top_p < 1.0:
             kept = nucleus(logits, masses, params.top_p, known_total)
             ids, logits, masses, known_total = *_keep(ids, logits, masses, kept, in_place), None
+        if params.min_p > 0:
+            kept = logits >= np.float32(math.log(params.min_p))
+            ids, logits, masses, known_total = *_keep(ids, logits, masses, kept, in_place), None
         if params.typical_p < 1.0:
             kept = typical(logits, masses, params.typical_p)
             ids, logits, masses, known_total = *_keep(ids, logits, masses, kept, in_place), None
@@ -137,6 +151,13 @@ class Sampler:
         at = self._race.winner(ids, logits, masses, row.seed, row.pos) if params.samples else best
         top = _top(ids, logits, log_total, params.top_n_tokens)
         return Picked(_token(ids, at), float(logits[at] - log_total), top)
+
+
+def _bias(logits: Floats, params: Params) -> None:
+    """Adds the biases in place; those of tokens that do not exist or are masked change nothing."""
+    for token, value in params.logit_bias:
+        if token < len(logits) and math.isfinite(logits[token]):
+            logits[token] = np.clip(logits[token] + np.float32(value), -GREATEST, GREATEST)
 
 
 def _cool(logits: Floats, temperature: float) -> None:

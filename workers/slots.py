@@ -58,6 +58,7 @@ class Row:
     prefill_ms: float = 0.0
     bucket: int = 0
     prompt_logprobs: Sequence[float] = ()
+    prompt_best: Sequence[tuple[int, float]] = ()
     started_s: float = 0.0
     arrived_s: float = field(default_factory=monotonic)
     deadline_s: float | None = None

@@ -105,6 +105,7 @@ def test_prompt_logprobs_are_those_of_the_plain_model(engine: CpuEngine, model: 
         logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
     wanted = [float(logprobs[pos, token]) for pos, token in enumerate(ids[1:])]
     assert step.prompt_logprobs[0] == pytest.approx(wanted, abs=1e-3)
+    assert step.prompt_best[0] == [(int(each.argmax()), pytest.approx(float(each.max()), abs=1e-3)) for each in logprobs[:-1]]
     assert torch.allclose(step.logits[0].log_softmax(-1), logprobs[-1], atol=1e-3)
 
 

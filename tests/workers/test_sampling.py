@@ -33,7 +33,7 @@ class OnTheBorder(Exception):
 
 def sample(logits: object, params: Params, seed: int = 0, pos: int = 0, seen: Sequence[int] = ()) -> Picked:
     values = torch.as_tensor(logits, dtype=torch.float32).unsqueeze(0)
-    context = Context(seen) if penalises(params) else None
+    context = Context(seen[: len(seen) // 2], seen[len(seen) // 2 :]) if penalises(params) else None
     return Sampler(values.shape[-1]).pick(Step(logits=values), [row(params, seed, pos)], [context])[0]
 
 
@@ -44,15 +44,24 @@ def row(params: Params, seed: int = 0, pos: int = 0) -> DecodeRow:
 def reference(logits: Floats, params: Params, seen: Sequence[int]) -> Doubles:
     """TGI reference §3.2 word by word, in double precision and with full sorts: log-probabilities, −inf for filtered tokens."""
     scores = logits.astype(np.float64)
+    for token, bias in params.logit_bias:
+        scores[token] += bias
     for token, count in Counter(seen).items():
         scores[token] *= params.repetition_penalty if scores[token] < 0 else 1 / params.repetition_penalty
         scores[token] -= params.frequency_penalty * count / len(seen)
+    for token in set(seen[len(seen) // 2 :]):
+        scores[token] -= params.presence_penalty
     scores /= params.temperature
     if params.top_k:
         scores[scores < np.sort(scores)[-min(params.top_k, len(scores))]] = -np.inf
     if params.top_p < 1:
         order = np.argsort(-scores, kind="stable")
         scores[order[count_until(params.top_p, probabilities(scores)[order]) :]] = -np.inf
+    if params.min_p > 0:
+        relative = scores - scores.max()
+        if np.abs(relative - math.log(params.min_p)).min() < ROUNDING:
+            raise OnTheBorder
+        scores[relative < math.log(params.min_p)] = -np.inf
     if params.typical_p < 1:
         chances = probabilities(scores)
         surprise = -np.log(chances, where=chances > 0, out=np.full_like(chances, -1e9))
@@ -113,6 +122,9 @@ params_of_requests = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.3, 0.7]),
     frequency_penalty=st.sampled_from([0.0, 1.5, -2.0]),
     top_n_tokens=st.sampled_from([0, EVERYTHING]),
+    min_p=st.sampled_from([0.0, 0.0, 0.1, 0.7]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 1.5, -2.0]),
+    logit_bias=st.sampled_from([(), (), ((0, 5.0),), ((0, -100.0),)]),
 )
 
 
@@ -288,6 +300,12 @@ def test_repetition_is_applied_once_however_often_a_token_was_seen() -> None:
     assert sample([4.0, -4.0, 1.0, -1.0], params, seen=[0, 1]) == sample([4.0, -4.0, 1.0, -1.0], params, seen=[0, 1, 0, 1, 1])
     logprobs = dict(sample([4.0, -4.0, 1.0, -1.0], params, seen=[0, 1]).top)
     assert logprobs[0] - logprobs[1] == pytest.approx(4.0 / 2 + 4.0 * 2)
+
+
+def test_a_bias_of_a_token_that_does_not_exist_or_is_masked_changes_nothing() -> None:
+    logits = [1.0, 0.5, -math.inf]
+    assert sample(logits, Params(logit_bias=((7, 100.0), (2, 100.0)))) == sample(logits, Params())
+    assert sample(logits, Params(logit_bias=((1, 100.0),))).token == 1
 
 
 @given(st.lists(st.integers(0, 199), min_size=1), st.lists(st.integers(0, 199), max_size=150))

@@ -58,14 +58,16 @@ class DecodeRow(NamedTuple):
 class Step:
     """One device call's output, in the order of its rows; exactly one of the three is set.
 
-    `logits` float32 `[n, vocab]` tensor; `candidates` (ids `[n, k]`, logits `[n, k]`, logsumexp `[n]`); `tokens` `[n]`.
-    Host memory, valid until the next call. `prompt_logprobs[i]` has one value per prompt token after the first.
+    `logits` float32 `[n, vocab]` tensor; `candidates` (ids `[n, k]`, logits `[n, k]`, logsumexp `[n]`); `tokens` `[n]` (−1: not a number).
+    Host memory, valid until the next call. `prompt_logprobs[i]` has one value per prompt token after the first,
+    `prompt_best[i]` the (id, logprob) of the likeliest token in its place.
     """
 
     logits: Any = None
     candidates: Any = None
     tokens: list[int] | None = None
     prompt_logprobs: list[list[float] | None] = field(default_factory=list)
+    prompt_best: list[list[tuple[int, float]] | None] = field(default_factory=list)
 
 
 class EngineFault(Exception):

@@ -114,7 +114,8 @@ class CpuEngine:
             logits = self._model.forward(ids, positions, self._cache, bucket.length, torch.tensor([n_tokens - 1]))
             return Step(logits=logits[0].float(), prompt_logprobs=[None])
         logits = self._model.forward(ids, positions, self._cache, bucket.length)[0]
-        return Step(logits=logits[n_tokens - 1 : n_tokens].float(), prompt_logprobs=[_logprobs_of(logits, row.ids)])
+        logprobs, best = _logprobs_of(logits, row.ids)
+        return Step(logits=logits[n_tokens - 1 : n_tokens].float(), prompt_logprobs=[logprobs], prompt_best=[best])
 
     @torch.inference_mode()
     def decode(self, rows: Sequence[DecodeRow]) -> Step:
@@ -157,12 +158,19 @@ def decode_columns(max_length: int) -> tuple[int, ...]:
     return tuple(sorted({*lengths, *halfway}))
 
 
-def _logprobs_of(logits: torch.Tensor, ids: Sequence[int]) -> list[float]:
-    """The log-probability of each prompt token after the first, in float32 and in chunks that bound the memory."""
+def _logprobs_of(logits: torch.Tensor, ids: Sequence[int]) -> tuple[list[float], list[tuple[int, float]]]:
+    """The log-probability of each prompt token after the first, and (id, log-probability) of the likeliest in its place.
+
+    In float32 and in chunks that bound the memory.
+    """
     logprobs: list[float] = []
+    best: list[tuple[int, float]] = []
     targets = torch.tensor(ids)[1:, None]
     for start in range(0, len(targets), LOGPROB_CHUNK):
         chunk = targets[start : start + LOGPROB_CHUNK]
         rows = logits[start : start + len(chunk)].float()
-        logprobs += (rows.gather(1, chunk) - rows.logsumexp(1, keepdim=True))[:, 0].tolist()
-    return logprobs
+        total = rows.logsumexp(1)
+        logprobs += (rows.gather(1, chunk)[:, 0] - total).tolist()
+        highest, at = rows.max(1)
+        best += zip(at.tolist(), (highest - total).tolist(), strict=True)
+    return logprobs, best
