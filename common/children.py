@@ -25,7 +25,7 @@ HEALTHY_S = 60.0
 LAST_WORDS_S = 2.0
 """Between SIGINT and SIGKILL."""
 
-FATAL = (2, 3)
+FATAL = (2, 3, 4, 6, 7, 8)
 """Exit statuses of `StartError`: starting again cannot help."""
 
 

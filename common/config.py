@@ -19,6 +19,8 @@ DEMO_MODEL = "SmolLM2-135M-Instruct"
 
 HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN")
 
+CAST_TYPES = ("fp32", "fp16", "bf16", "float32", "float16", "bfloat16")
+
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379"
 
 ONE_HOST = {"hostname": "127.0.0.1", "port": 8080, "max_concurrent_requests": 128}
@@ -62,16 +64,22 @@ class Settings:
     max_stop_sequences: int = tgi(4, "most stop sequences of a request", least=0)
     max_top_n_tokens: int = tgi(5, "most top tokens of a request", least=0)
     max_input_tokens: int | None = tgi(None, "most tokens of a prompt", names=("MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH"), least=1)
-    max_total_tokens: int | None = tgi(None, "most tokens of prompt and output", least=2)
+    max_total_tokens: int | None = tgi(None, "most tokens of prompt and output", names=("MAX_TOTAL_TOKENS", "HF_SEQUENCE_LENGTH"), least=2)
     max_client_batch_size: int = tgi(4, "most prompts of one completions request", least=1)
     payload_limit: int = tgi(2_000_000, "largest body in bytes", least=1)
     disable_grammar_support: bool = tgi(False, "refuse grammars and tools")
     enable_prefill_logprobs: bool = tgi(False, "allow log-probabilities of prompts")
-    max_batch_size: int | None = tgi(None, "rows of a worker's batch", least=1)
+    max_batch_size: int | None = tgi(None, "rows of a worker's batch", names=("MAX_BATCH_SIZE", "HF_BATCH_SIZE"), least=1)
     max_batch_prefill_tokens: int | None = tgi(None, "most tokens of one prefill", least=1)
     max_batch_total_tokens: int | None = tgi(None, "most tokens of a batch", least=1)
     waiting_served_ratio: float = tgi(0.3, "waiting requests ÷ running ones that start a prefill", least=0)
     max_waiting_tokens: int = tgi(20, "steps after which waiting requests start a prefill", least=0)
+
+    hf_num_cores: int | None = tgi(None, "Neuron cores of one worker, its tensor-parallel degree", least=1)
+    hf_auto_cast_type: str | None = tgi(None, "precision of a Neuron artifact", choices=CAST_TYPES)
+    custom_cache_repo: str | None = tgi(None, "hub repository of compiled Neuron graphs", flag=False)
+    neuron_rt_visible_cores: str | None = tgi(None, "Neuron cores this host may use, for example 0-3,8", flag=False)
+    neuron_rt_num_cores: int | None = tgi(None, "how many Neuron cores this host may use", flag=False, least=1)
 
     hostname: str = tgi("0.0.0.0", "address to listen on")
     port: int = tgi(3000, "port to listen on", least=0, most=65535)
@@ -104,6 +112,10 @@ class Settings:
     metrics_port: int = own(0, "port of a worker's /metrics; any free one when 0", least=0, most=65535)
     gateway_id: str | None = own(None, "id of this gateway; host and random when unset")
     worker_name: str | None = own(None, "name of this worker; host and random when unset")
+    worker_number: int = own(1, "which of its host's workers this is", flag=False, least=1)
+    allow_compile: bool = own(False, "compile a Neuron model that is not in the hub's cache, up to an hour")
+    double: str = own("", "what a device double does: name=value, separated by commas")
+    selftest: bool = own(False, "check this worker's device against the CPU, print a verdict and end")
     oracle_prefill_ms: float = own(0.0, "time the oracle takes for a prefill", least=0)
     oracle_step_ms: float = own(0.0, "time the oracle takes for a step", least=0)
     oracle_salted: bool = own(False, "tokens of the oracle depend on its worker")

@@ -48,9 +48,16 @@ def overloaded(retry_after_s: float = 1.0, detail: str = "Model is overloaded") 
 class StartError(Exception):
     """Stops a process at start with one clear line; `code` is its exit status.
 
-    2: a setting or a model that is not supported. 3: the model's weights cannot be had.
+    2: a setting or a model that is not supported. 3: the model's weights cannot be had. 4: no device. 5: the device is busy.
+    6, 7: an artifact of another compiler, of another library. 8: the device's memory is too small.
     """
 
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
+
+
+class DeviceLost(Exception):
+    """Ends an engine process whose device a restart of the process cannot help; `code` is its exit status."""
+
+    code = 9

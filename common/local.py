@@ -51,7 +51,7 @@ class Farm:
         fds = (self.child_end, listener.fileno())
         self.gateway = Child("gateway", module("gateway", argv), self._env(), self.on_line, pass_fds=fds)
         self.workers = [
-            Child(f"worker {number}", module("workers", argv), self._env(), self.on_line, pass_fds=(self.child_end,))
+            Child(f"worker {number}", module("workers", argv), self._env(number), self.on_line, pass_fds=(self.child_end,))
             for number in range(1, settings.workers + 1)
         ]
 
@@ -59,10 +59,11 @@ class Farm:
         """It has a pipe of its own: event loops of other children make the shared one non-blocking for all."""
         return Child("broker", embedded.command(folder), dict(os.environ), self.on_broker_line, stdin=self.broker_end)
 
-    def _env(self) -> dict[str, str]:
+    def _env(self, worker_number: int = 1) -> dict[str, str]:
         """What children see: the user's environment and what this process decided."""
         env = {"MAX_CONCURRENT_REQUESTS": str(self.settings.max_concurrent_requests), **os.environ, "PYTHONUNBUFFERED": "1"}
         env |= {"FARM_LISTEN_FD": str(self.listener.fileno()), "FARM_PARENT_FD": str(self.child_end), "FARM_ONE_HOST": "true"}
+        env["FARM_WORKER_NUMBER"] = str(worker_number)
         return env | ({"REDIS_URL": embedded.url(self.folder)} if self.folder else {})
 
     async def run(self) -> int:

@@ -23,7 +23,7 @@ from workers.device import NOTE_BYTES, BlameNote
 
 log = logging.getLogger(__name__)
 
-GIVES_UP = (2, 3)
+GIVES_UP = (2, 3, 4, 6, 7, 8, 9)
 """Exit statuses of an engine process that a restart cannot help."""
 
 WATCH_EVERY_S = 1.0
