@@ -37,6 +37,10 @@ class GenerateParameters(NamedTuple):
     top_n_tokens: int | None = None
     grammar: Grammar | None = None
     adapter_id: str | None = None
+    min_p: float | None = None
+    ignore_eos: bool = False
+    presence_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def params(self) -> Params:
         """Logits processing as workers understand it."""
@@ -49,6 +53,10 @@ class GenerateParameters(NamedTuple):
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             frequency_penalty=self.frequency_penalty or 0.0,
             top_n_tokens=self.top_n_tokens or 0,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            logit_bias=self.logit_bias,
+            ignore_eos=self.ignore_eos,
         )
 
 
@@ -84,6 +92,8 @@ PARAMETERS = Record(
         "top_n_tokens": uint32,
         "grammar": GRAMMAR,
         "adapter_id": text,
+        "min_p": float32,
+        "ignore_eos": boolean,
     },
 )
 
