@@ -163,10 +163,9 @@ class Settings:
         """Where the arq jobs are kept, with the password: a secret."""
         if self.jobs_url:
             return _with_password(self.jobs_url, self.jobs_password)
-        url = urlsplit(self.broker_url)
-        if url.scheme == "unix":
-            return urlunsplit(url._replace(query="&".join(filter(None, (url.query, "db=1")))))
-        return urlunsplit(url._replace(path="/1"))
+        if self.broker_url.startswith("unix:"):
+            return f"{self.broker_url}{'&' if '?' in self.broker_url else '?'}db=1"
+        return urlunsplit(urlsplit(self.broker_url)._replace(path="/1"))
 
     def secrets(self) -> tuple[str, ...]:
         """The values no log line may carry."""

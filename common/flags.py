@@ -137,8 +137,8 @@ def _from_env(option: Option, env: Mapping[str, str]) -> dict[str, str]:
     found = {key: env[key] for key in option.envs if env.get(key, "").strip() and not _is_service_link(key, env[key])}
     if option.secret:
         for key in option.envs:
-            if path := env.get(f"{key}_FILE"):
-                found[f"{key}_FILE"] = _content(f"{key}_FILE", path)
+            if (path := env.get(f"{key}_FILE")) and (content := _content(f"{key}_FILE", path)):
+                found[f"{key}_FILE"] = content
     return found
 
 

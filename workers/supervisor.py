@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from common.broker import UNREACHABLE, Broker, connect_single
 from common.config import Settings
@@ -54,6 +55,7 @@ class Supervisor:
         self._child: asyncio.subprocess.Process | None = None
         self._said = Said()
         self._stopping = False
+        self._doing = ""
         self._n_early_deaths = 0
 
     async def run(self) -> int:
@@ -116,13 +118,21 @@ class Supervisor:
         async for line in reader:
             words = json.loads(line)
             if "what" in words:
-                print("PROGRESS", json.dumps(words), flush=True)
+                self._pass_on(words)
             if "error" in words:
                 log.error("%s", words["error"])
             for name, value in words.items():
                 if hasattr(self._said, name):
                     setattr(self._said, name, value)
         transport.close()
+
+    def _pass_on(self, words: dict[str, Any]) -> None:
+        """To the parent's progress bar; without a parent the log names each thing once."""
+        if self._settings.parent_fd is not None:
+            print(f"PROGRESS {json.dumps(words)}", flush=True)
+        elif words["what"] != self._doing:
+            log.info("%s", words["what"])
+        self._doing = words["what"]
 
     async def _watch(self) -> None:
         """A device call longer than the lease is a hang: its requests already run elsewhere. Two looks, or a pause would look like one."""

@@ -148,3 +148,16 @@ def test_secrets_are_never_shown() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings().port = 1  # type: ignore[misc]
+
+
+def test_an_empty_secret_file_counts_as_unset(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("\n")
+    assert settings(API_KEY_FILE=str(tmp_path / "key")).api_key is None
+
+
+def test_the_jobs_database_is_the_one_beside_the_brokers() -> None:
+    assert settings(REDIS_URL="redis://u:p@h:7/0").jobs_broker_url == "redis://u:p@h:7/1"
+    assert settings(REDIS_URL="unix:///run/b.sock").jobs_broker_url == "unix:///run/b.sock?db=1"
+    given = settings(FARM_JOBS_URL="rediss://jobs@h/3?ssl_ca_certs=/ca", FARM_JOBS_PASSWORD="a/b")
+    assert given.jobs_broker_url == "rediss://jobs:a%2Fb@h/3?ssl_ca_certs=/ca"
+    assert "a/b" in given.secrets()

@@ -60,7 +60,7 @@ async def _in_process(args: Sequence[Any], report: Report) -> Outcome:
 
 
 def _progress(what: str, done: float) -> None:
-    print("PROGRESS", json.dumps({"what": what, "done": done}), flush=True)
+    print(f"PROGRESS {json.dumps({'what': what, 'done': done})}", flush=True)
 
 
 def _main() -> None:
