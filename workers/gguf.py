@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from common.errors import StartError
 from workers.engines.base import Progress
+from workers.host import MATHS
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ def convert_once(source: Path, target: Path, progress: Progress) -> None:
 
 def _convert(source: Path, folder: Path, progress: Progress) -> None:
     """Copies the tensors into a fresh model of the file's configuration; `from_pretrained` would need another package for it."""
+    os.environ.update(MATHS | os.environ)
     import torch
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer

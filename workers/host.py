@@ -11,6 +11,15 @@ CGROUP = Path("/sys/fs/cgroup")
 CGROUP_V1_MEMORY = tuple(f"memory/memory.{name}" for name in ("limit_in_bytes", "usage_in_bytes", "stat"))
 MEMINFO = Path("/proc/meminfo")
 
+MATHS = {
+    # Without it MKL's result depends on alignment, and thus on the slot.
+    "MKL_CBWR": "AUTO,STRICT",
+    # A thread that spins for its sibling keeps the core from whoever runs there: beside other busy processes the
+    # default (300,000) made steps 3 to 6 times slower, and a short spin costs nothing on idle cores.
+    "GOMP_SPINCOUNT": "2000",
+}
+"""Environment that torch's libraries read once, when they are loaded: set it before torch is first imported."""
+
 
 def cpu_threads(n_workers: int, cgroup: Path = CGROUP) -> int:
     """Threads for one of `n_workers` local workers, at least 1: the CPU quota or the affinity, whichever is smaller, shared.

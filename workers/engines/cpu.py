@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# Without it MKL's result depends on alignment and thus on the slot; it must be set before torch is first imported.
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+from workers.host import MATHS, cpu_threads, require_memory
+
+os.environ.update(MATHS | os.environ)
 
 import torch
 
 from common.errors import StartError
 from common.shapes import Bucket, Shape, doubling
 from workers.engines.base import Capabilities, DecodeRow, PrefillRow, Progress, ShapeLedger, Step
-from workers.host import cpu_threads, require_memory
 from workers.model_files import eos_ids, n_weights
 from workers.static_cache import StaticCache
 from workers.stock_model import StockModel, choose_dtype, load_stock_model
