@@ -11,18 +11,17 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common import scripts
 from common.keys import Cell, lane_name
 from common.messages import Event, Result, Submit, Worker, decode, decode_events, encode
 
-UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError)
-"""What a command raises when its outcome is unknown."""
+UNREACHABLE = (RedisConnectionError, RedisTimeoutError, OSError, ReadOnlyError, OutOfMemoryError)
+"""What a command raises when its outcome is unknown, or refused for now: repeat it later."""
 
 COMMAND_TIMEOUT_S = 5.0
-
-FORGET_GATEWAY_MS = 60_000
 
 
 class Submitted(NamedTuple):
@@ -68,6 +67,7 @@ class Batch(NamedTuple):
     min_step: int
     events: bytes
     n_mail: int
+    record: bytes
     adopted: tuple[bytes, ...]
     progressed: tuple[bytes, ...]
     frames: tuple[tuple[str, bytes], ...]
@@ -174,7 +174,7 @@ class Broker:
         frames = [part for frame in batch.frames for part in frame]
         reply = await self._run(
             "flush", worker, lease_ms, batch.step, batch.last_step, batch.min_step, batch.events, batch.n_mail,
-            len(batch.adopted), *(rid.hex() for rid in batch.adopted),
+            batch.record, len(batch.adopted), *(rid.hex() for rid in batch.adopted),
             len(batch.progressed), *(rid.hex() for rid in batch.progressed), *frames,
         )  # fmt: skip
         return Flushed(reply[0].decode(), tuple(item.decode() for item in reply[1:]))
@@ -184,10 +184,9 @@ class Broker:
         args = [part for e in ended for part in (e.rid.hex(), e.epoch, e.result, e.ttl_ms)]
         return bool((await self._run("finish", worker, *args))[0] == b"ok")
 
-    async def cancel(self, rid: bytes) -> str:
-        """Ends a request whose client is gone; says what it was: unknown, ended, queued or mailed."""
-        state: bytes = await self._run("cancel", rid.hex())
-        return state.decode()
+    async def cancel(self, rids: Sequence[bytes], gateway: str = "") -> list[str]:
+        """Ends requests whose clients are gone; says what each was: unknown, ended, queued or mailed. Signs `gateway` in."""
+        return [state.decode() for state in await self._run("cancel", gateway, *(rid.hex() for rid in rids))]
 
     async def release(self, worker: str, how: str, blamed: Sequence[bytes] = ()) -> bool:
         """Hands back all that a worker runs; False when it was not registered."""
@@ -198,9 +197,6 @@ class Broker:
         seconds, micros = await self.redis.time()
         await self.redis.set(self.cell.boot, secrets.token_hex(8), nx=True)
         await self.redis.zadd(self.cell.workers, {worker: seconds * 1000 + micros // 1000 + lease_ms})
-
-    async def publish_record(self, record: Worker, ttl_ms: int) -> None:
-        await self.redis.set(self.cell.record(record.id), encode(record), px=ttl_ms)
 
     async def wait_bell(self, since: str, timeout_ms: int) -> bool:
         """Whether the doorbell rang after `since`, within the time-out. Needs a blocking connection of its own."""
@@ -237,17 +233,14 @@ class Broker:
         now_ms = seconds * 1000 + micros // 1000
         return {gateway.decode(): int(now_ms - at_ms) for gateway, at_ms in seen}
 
-    async def census(self, gateway: str | None = None) -> Census:
-        """Boot word and live workers; a gateway signs in at the same time."""
+    async def census(self) -> Census:
+        """Boot word and live workers."""
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.get(self.cell.boot)
             pipe.time()
             pipe.zrange(self.cell.workers, 0, -1, withscores=True)
             boot, (seconds, micros), leases = await pipe.execute()
         now_ms = seconds * 1000 + micros // 1000
-        if gateway is not None:
-            await self.redis.zadd(self.cell.gateways, {gateway: now_ms})
-            await self.redis.zremrangebyscore(self.cell.gateways, "-inf", now_ms - FORGET_GATEWAY_MS)
         alive = [worker.decode() for worker, expiry in leases if expiry >= now_ms]
         records = await self.redis.mget([self.cell.record(worker) for worker in alive]) if alive else []
         return Census(boot.decode() if boot else "", tuple(decode(Worker, record) for record in records if record))

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from common.errors import RequestError
-from gateway import body, headers, sse
+from gateway import body, headers, session, sse
+from gateway.auth import ANYBODY, Key
 from gateway.connection import Message, Receive, Send
 from gateway.schemas.fields import Record
 from gateway.service import Service
+from gateway.session import Session
+from gateway.shares import Share
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -23,6 +26,12 @@ class Call:
     scope: Message
     receive: Receive
     send: Send
+    key: Key
+
+    @property
+    def share(self) -> Share:
+        """What this caller's key has under way."""
+        return self.service.shares[self.key.name]
 
     @property
     def request_id(self) -> str:
@@ -31,10 +40,20 @@ class Call:
 
     async def read(self, record: Record[R]) -> R:
         """The body as a record; checks content type, size, syntax and shape in TGI's order."""
+        return record(await self.json())
+
+    async def json(self) -> Any:
+        """The body's JSON, of any shape."""
         given = self.scope["headers"]
         body.require_json(headers.find(given, b"content-type"))
         data = await body.read(self.receive, headers.length(given), self.service.settings.payload_limit)
-        return record(body.parse(data))
+        return body.parse(data)
+
+    def session(self, request: object) -> Session:
+        """What the headers say about coming back, retrying and waiting."""
+        given = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.scope["headers"]}
+        name = self.key.name.encode() if self.service.keys.guards else None
+        return session.read(given, session.caller(name, self.service.settings.farm), request)
 
     async def answer(self, status: int, data: bytes = b"", extra: headers.Headers | None = None) -> None:
         """A complete response."""
@@ -63,8 +82,9 @@ class Endpoint:
         self._protected = protected
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        call = Call(self._service, scope, receive, send)
-        if self._protected and not self._service.key.admits(headers.find(scope["headers"], b"authorization")):
+        key = self._service.keys.admits(headers.find(scope["headers"], b"authorization")) if self._protected else ANYBODY
+        call = Call(self._service, scope, receive, send, key or ANYBODY)
+        if key is None:
             await call.answer(401)
             return
         try:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from contextlib import suppress
 from time import monotonic
-
-from redis.exceptions import OutOfMemoryError
 
 from common.broker import UNREACHABLE, Broker, Census, Submitted
 from common.errors import RequestError, invalid, overloaded
@@ -116,7 +115,7 @@ class CellRelay:
                 submitted = await self._submit_once(live)
             except UNREACHABLE:
                 submitted = await self._submit_once(live)
-        except (*UNREACHABLE, OutOfMemoryError):
+        except UNREACHABLE:
             raise overloaded() from None
         if submitted.status == "full":
             raise overloaded(self.retry_after_s(submitted.waiting))
@@ -157,19 +156,17 @@ class CellRelay:
             self.mending.start(self._cancel_leaving())
 
     async def _cancel_leaving(self) -> None:
-        for rid in list(self._leaving):
-            try:
-                await self.broker.cancel(rid)
-            except UNREACHABLE:
-                return
-            self._leaving.discard(rid)
+        """Tells the farm who has left, and that this gateway is here."""
+        rids = list(self._leaving)
+        with suppress(*UNREACHABLE):
+            await self.broker.cancel(rids, self.gateway)
+            self._leaving.difference_update(rids)
 
     async def tick(self) -> None:
         """Once a second: census, boot word, silent requests, cancels that did not get through."""
-        self.census, self._seen_s = await self.broker.census(self.gateway), monotonic()
+        self.census, self._seen_s = await self.broker.census(), monotonic()
         self.mending.note_boot(self.census.boot)
-        if self._leaving:
-            await self._cancel_leaving()
+        await self._cancel_leaving()
         self.mending.forget_workers({worker.id for worker in self.census.workers})
         for live in list(self.live.values()):
             self._check_served(live)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -10,24 +11,44 @@ from common.errors import invalid, overloaded
 from common.messages import VERSION, Event, Flag, Submit, Want, new_rid
 from common.shapes import lane_for
 from gateway import admission, sse
+from gateway.call import Call
 from gateway.headers import Timing
 from gateway.live import Live
 from gateway.relay import ServedModel
-from gateway.schemas.tgi import GenerateParameters, GenerateRequest
+from gateway.schemas.completions import Prompt
+from gateway.schemas.tgi import GenerateParameters
 from gateway.service import Service
+from gateway.session import Session
 from gateway.tokenizing import Encoder
 
 
 class Generation:
-    """Collects the events of one request; the caller holds a permit from `start` to the end."""
+    """Collects the events of one request; the caller holds a permit from `start` to the end.
 
-    def __init__(self, service: Service, request: GenerateRequest, request_id: str) -> None:
-        self.service = service
-        self.inputs = request.inputs
-        self.parameters = request.parameters
-        self.request_id = request_id
-        self.limits = service.limits()
+    `special_tokens`: the tokenizer adds its own to a prompt of text. `wants_prompt`: log-probabilities of the prompt or an error.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        prompt: Prompt,
+        parameters: GenerateParameters,
+        *,
+        model: str | None = None,
+        special_tokens: bool = True,
+        wants_prompt: bool = False,
+    ) -> None:
+        self.service = service = call.service
+        self.key = call.key
+        self.inputs = prompt if isinstance(prompt, str) else ""
+        self.parameters = parameters
+        self.request_id = call.request_id
+        self.limits = service.limits(model)
         self.events: list[Event] = []
+        self.input_ids: tuple[int, ...] = () if isinstance(prompt, str) else prompt
+        self._model = model
+        self._special_tokens = special_tokens
+        self._wants_prompt = wants_prompt
         self.special_ids: frozenset[int] = frozenset()
         self.n_input = 0
         self.seed = 0
@@ -43,23 +64,33 @@ class Generation:
         rules = admission.STREAM_RULES if stream else admission.BEST_OF_RULES
         admission.check(rules, self.parameters, self.limits)
 
-    async def start(self) -> Live:
-        """Checks and queues the request; raises `RequestError`."""
-        admission.check_request(self.inputs, self.parameters, self.limits)
-        model = self.service.model()
+    async def start(self, session: Session | None = None) -> Live:
+        """Checks and queues the request, or joins it where it runs; raises `RequestError`."""
+        session = session or Session(rid=new_rid())
+        admission.check_request(self.inputs or self.input_ids, self.parameters, self.limits)
+        model = self.service.model(self._model)
         encoder = await self.service.encoders.of(model.card)
-        submit, lane = await self._prepare(model, encoder)
+        submit, lane = await self._prepare(model, encoder, session)
         numbers = self.service.metrics
         numbers.input_tokens.observe(self.n_input)
         numbers.max_new_tokens.observe(submit.n_max_new)
         self._queued_s = perf_counter()
-        self.live = await self.service.relay.submit(submit, lane, model)
+        if session.resumes:
+            self.live = await self.service.relay.resume(session.rid, session.caller)
+        else:
+            self.live = await self.service.relay.submit(submit, lane, model, session.digest)
+        self.seed = self.live.submit.seed
         return self.live
 
-    async def _prepare(self, model: ServedModel, encoder: Encoder) -> tuple[Submit, int]:
+    async def _prepare(self, model: ServedModel, encoder: Encoder, session: Session) -> tuple[Submit, int]:
         parameters = self.parameters
-        ids = await encoder.encode(self.inputs, parameters.truncate)
-        self.n_input = len(ids)
+        if self.input_ids:
+            _check_ids(self.input_ids, model, "`prompt`")
+            self.inputs = encoder.decode(self.input_ids)
+        else:
+            self.input_ids = tuple(await encoder.encode(self.inputs, parameters.truncate, self._special_tokens))
+        _check_ids([token for token, _ in parameters.logit_bias], model, "`logit_bias`")
+        self.n_input = len(self.input_ids)
         self.special_ids = encoder.special_ids
         admission.check_lengths(self.n_input, parameters.max_new_tokens, self.limits)
         admission.check((admission.GRAMMAR_RULE,), parameters, self.limits)
@@ -68,13 +99,16 @@ class Generation:
         self.seed = secrets.randbits(64) if parameters.seed is None else parameters.seed
         submit = Submit(
             VERSION,
-            new_rid(),
-            tuple(ids),
+            session.rid,
+            self.input_ids,
             n_max_new,
             parameters.params(),
             parameters.stop,
             self.seed,
-            want=_want(self.service, model, parameters),
+            want=_want(self.service, model, parameters, self._wants_prompt) | session.want,
+            ttl_ms=session.ttl_ms,
+            caller=session.caller,
+            tenant=self.key.name,
         )
         return submit, lane
 
@@ -126,6 +160,11 @@ class Generation:
         rows = self.events[0].prefill if self.events else ()
         return [{"id": token, "text": text, "logprob": sse.float32(logprob)} for token, logprob, text in rows]
 
+    @property
+    def mean_logprob(self) -> float:
+        """By which `best_of` chooses (TGI reference §1.1.5)."""
+        return sum(event.logprob for event in self.events) / max(1, len(self.events))
+
     def timing(self) -> Timing:
         """Of a request that ends now."""
         total_s = perf_counter() - self._arrived_s
@@ -133,14 +172,23 @@ class Generation:
         return Timing(total_s, self._queued_s - self._arrived_s, self._waited_ms / 1000, self.n_input, len(self.events), first_s)
 
 
-def _want(service: Service, model: ServedModel, parameters: GenerateParameters) -> int:
+def _check_ids(ids: Sequence[int], model: ServedModel, field: str) -> None:
+    n_vocabulary = model.card.limits.get("vocab_size")
+    if n_vocabulary is not None and ids and max(ids) >= n_vocabulary:
+        raise invalid(f"{field} token ids must be < {n_vocabulary}. Given: {max(ids)}")
+
+
+def _want(service: Service, model: ServedModel, parameters: GenerateParameters, wants_prompt: bool) -> int:
     """A seed asks for takeovers that change nothing (design §7)."""
     capabilities = model.capabilities
     if "penalties" not in capabilities:
-        for name, neutral in (("repetition_penalty", 1.0), ("frequency_penalty", 0.0)):
+        for name, neutral in (("repetition_penalty", 1.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("logit_bias", ())):
             if getattr(parameters, name) not in (None, neutral):
                 raise invalid(f"`{name}` is not supported by the workers of this model")
     want = Want(0) if parameters.seed is None else Want.EXACT
-    if parameters.decoder_input_details and service.settings.enable_prefill_logprobs and "prompt_logprobs" in capabilities:
+    available = service.settings.enable_prefill_logprobs and "prompt_logprobs" in capabilities
+    if wants_prompt and not available:
+        raise invalid("`echo` with `logprobs` needs --enable-prefill-logprobs in gateways and workers")
+    if available and (wants_prompt or parameters.decoder_input_details):
         want |= Want.PREFILL_LOGPROBS
     return int(want)

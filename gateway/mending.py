@@ -8,8 +8,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
-from redis.exceptions import OutOfMemoryError
-
 from common.broker import UNREACHABLE, Broker
 from common.errors import RequestError
 from common.fold import Verdict
@@ -152,7 +150,7 @@ class Mending:
         request = live.submit._replace(prefix=tuple(live.fold.shown), epoch_floor=live.fold.epoch + 1)
         try:
             submitted = await self._broker.submit(request, live.lane, how="replace", digest=live.digest)
-        except (*UNREACHABLE, OutOfMemoryError):
+        except UNREACHABLE:
             return
         live.fold.epoch = request.epoch_floor
         live.touched_s = monotonic()

@@ -27,13 +27,17 @@ def dumps(value: Any) -> bytes:
     return _encode(value).encode("utf-8")
 
 
-def event(value: Any) -> bytes:
-    """One event. What some clients take for a line end is escaped: they split lines before they parse JSON."""
+def event(value: Any, name: str = "") -> bytes:
+    """One event, with an id when it has a name.
+
+    What some clients take for a line end is escaped: they split lines before they parse JSON.
+    """
     line = _encode(value)
     if not line.isascii():
         for character, escape in _LINE_ENDS.items():
             line = line.replace(character, escape)
-    return b"data: " + line.encode("utf-8") + b"\n\n"
+    head = f"id: {name}\n".encode() if name else b""
+    return head + b"data: " + line.encode("utf-8") + b"\n\n"
 
 
 def float32(value: float) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ UNSAFE_FILES = ("*.bin", "*.py")
 OTHER_FORMATS = ("*/*", "consolidated*")
 """Sub-folders hold other formats of the same weights; Mistral's `consolidated` files are a second copy."""
 
+EXPORTED = "neuron_config.json"
+ARTIFACT_FILES = (*SAFE_FILES, "model.pt")
+"""A model exported to Neuron: compiled graphs, and weights in a sub-folder unless they are those of another repository."""
+
 
 def download(settings: Settings, progress: Progress) -> Path:
     """The snapshot folder of `settings.model_id` at `settings.revision`; the cached one when the hub is off, down or refuses.
@@ -37,8 +42,11 @@ def download(settings: Settings, progress: Progress) -> Path:
     refusal: Exception | None = None
     if not settings.hf_hub_offline:
         try:
-            _require_safe_weights(settings, _list_files(settings))
-            return _snapshot(settings, progress)
+            names = _list_files(settings)
+            if settings.backend.startswith("neuron") and EXPORTED in names:
+                return _snapshot(settings, progress, ARTIFACT_FILES, ())
+            _require_safe_weights(settings, names)
+            return _snapshot(settings, progress, _allowed(settings))
         except StartError:
             raise
         # The library passes on the errors of whichever HTTP client its version uses.
@@ -47,7 +55,7 @@ def download(settings: Settings, progress: Progress) -> Path:
                 raise OSError(str(error)) from None
             refusal = error
     try:
-        folder = _snapshot(settings, progress, local_files_only=True)
+        folder = _snapshot(settings, progress, _allowed(settings), local_files_only=True)
     except Exception as error:
         raise StartError(_explain(settings, refusal or error), NO_WEIGHTS) from None
     if refusal is not None:
@@ -73,7 +81,9 @@ def _require_safe_weights(settings: Settings, names: list[str]) -> None:
         )
 
 
-def _snapshot(settings: Settings, progress: Progress, local_files_only: bool = False) -> Path:
+def _snapshot(
+    settings: Settings, progress: Progress, allowed: Sequence[str], ignored: Sequence[str] = OTHER_FORMATS, local_files_only: bool = False
+) -> Path:
     from huggingface_hub import snapshot_download
 
     progress("downloading weights", 0.0)
@@ -87,8 +97,8 @@ def _snapshot(settings: Settings, progress: Progress, local_files_only: bool = F
             token=settings.hf_token,
             local_files_only=local_files_only,
             etag_timeout=TIMEOUT_S,
-            allow_patterns=list(_allowed(settings)),
-            ignore_patterns=list(OTHER_FORMATS),
+            allow_patterns=list(allowed),
+            ignore_patterns=list(ignored),
             tqdm_class=_reporting_bar(progress),
         )
     progress("downloading weights", 1.0)

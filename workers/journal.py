@@ -9,7 +9,7 @@ from time import monotonic
 
 from common.broker import UNREACHABLE, Batch, Broker, Ended, Flushed
 from common.fold import snapshot
-from common.messages import VERSION, Event, Frame, Result, Want, encode, encode_events
+from common.messages import VERSION, Event, Frame, Result, Want, Worker, encode, encode_events
 from workers.slots import Row
 
 IDLE_TICK_S = 1.0
@@ -25,8 +25,13 @@ class Fenced(Exception):
 class Journal:
     """One worker id's write-ahead stream. One flush in flight; steps that wait for it merge into the next one."""
 
-    def __init__(self, broker: Broker, worker: str, lease_ms: int, rows: Callable[[], Iterable[Row]], busy: Callable[[], bool]) -> None:
+    def __init__(
+        self, broker: Broker, worker: str, lease_ms: int, rows: Callable[[], Iterable[Row]], busy: Callable[[], bool],
+        record: Callable[[], Worker],
+    ) -> None:  # fmt: skip
         self.worker = worker
+        self._record = record
+        self._recorded_s = 0.0
         self.ownership = asyncio.Lock()  # a pull between a flush and its finish would count rows that are already gone
         self.unbroken_since_s: float | None = monotonic()
         self.free = 0
@@ -80,6 +85,7 @@ class Journal:
 
     async def run(self) -> None:
         """Flushes until cancelled; raises `Fenced`."""
+        self._dirty.set()  # the first flush says that this worker is here
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
@@ -144,7 +150,24 @@ class Journal:
         events = [event for row_events in new.values() for event in row_events]
         rids = tuple(row.rid for row in adopted)
         frames = tuple(self._frames(new, now_s))
-        return Batch(self._step, last_step, min_step, encode_events(events), self._n_mail, rids, tuple(r.rid for r in progressed), frames)
+        return Batch(
+            self._step,
+            last_step,
+            min_step,
+            encode_events(events),
+            self._n_mail,
+            self._record_due(now_s),
+            rids,
+            tuple(r.rid for r in progressed),
+            frames,
+        )
+
+    def _record_due(self, now_s: float) -> bytes:
+        """The worker's record, once a second."""
+        if now_s - self._recorded_s < IDLE_TICK_S / 2:
+            return b""
+        self._recorded_s = now_s
+        return encode(self._record())
 
     def _frames(self, new: dict[Row, list[Event]], now_s: float) -> Iterable[tuple[str, bytes]]:
         by_gateway: dict[str, list[Event]] = {g: [] for g, (_, at_s) in self._sent.items() if not new and now_s - at_s < KEEP_S}

@@ -48,7 +48,7 @@ log = logging.getLogger("workers.process")
 
 T = TypeVar("T")
 
-RECORD_EVERY_S = 1.0
+WATCH_EVERY_S = 1.0
 
 SWITCH_S = 0.0002
 """The device thread waits at most this long for the interpreter while the I/O side computes."""
@@ -143,11 +143,6 @@ class EngineProcess:
         batch = Batch(engine, self._device, sampler, settings.exact_max_tokens, self._metrics)
         digest = await _until_reached(lambda: registry.publish(broker.redis, settings.farm, card))
         await _until_reached(lambda: broker.join(worker, lease_ms))
-        journal = Journal(broker, worker, lease_ms, batch.rows, lambda: self._device.busy)
-        self._metrics.unjournaled_steps.set_function(lambda: journal.n_unflushed)
-        intake = Intake(broker, bell, journal, [lane_name(length) for length in lanes], lease_ms / 1000)
-        knobs = Knobs(settings.waiting_served_ratio, settings.max_waiting_tokens, settings.max_prefill_share, settings.waste_max)
-        self._loop = loop = Loop(batch, engine.shape, emitter, journal, intake, knobs, self._load, self._metrics)
 
         def record() -> Worker:
             return Worker(
@@ -157,8 +152,14 @@ class EngineProcess:
                 version(), engine.capabilities.names(), "", self._page.url,
             )  # fmt: skip
 
+        journal = Journal(broker, worker, lease_ms, batch.rows, lambda: self._device.busy, record)
+        self._metrics.unjournaled_steps.set_function(lambda: journal.n_unflushed)
+        intake = Intake(broker, bell, journal, [lane_name(length) for length in lanes], lease_ms / 1000)
+        knobs = Knobs(settings.waiting_served_ratio, settings.max_waiting_tokens, settings.max_prefill_share, settings.waste_max)
+        self._loop = loop = Loop(batch, engine.shape, emitter, journal, intake, knobs, self._load, self._metrics)
+
         self._status.say(worker=worker, model=card.model, fingerprint=card.fingerprint, lease_s=lease_ms / 1000)
-        reporting = asyncio.create_task(self._report(broker, record, lease_ms, engine, batch, loop))
+        watching = asyncio.create_task(self._watch(broker, engine, batch, loop))
         said = "Joined" if settings.one_host else "Connected"  # on one host, `Connected` is said once, for all
         log.info("%s worker=%s model=%s backend=%s batch=%d length=%d", said, worker, card.model, settings.backend, *engine.shape[:2])
         loop.taking = not self._outdated
@@ -176,22 +177,21 @@ class EngineProcess:
             self._metrics.fenced.inc()
             log.warning("Fenced worker=%s: its lease passed, its requests run elsewhere", worker)
         finally:
-            reporting.cancel()
+            watching.cancel()
             await self._device.start(lambda: None)  # a call still running would write into slots of the next id
 
     def _state(self) -> str:
         return "draining" if self._stopping.is_set() else "outdated" if self._outdated else "ready"
 
-    async def _report(self, broker: Broker, record: Callable[[], Worker], lease_ms: int, engine: Engine, batch: Batch, loop: Loop) -> None:
-        """Each second: the record, and requests whose gateways are all gone."""
+    async def _watch(self, broker: Broker, engine: Engine, batch: Batch, loop: Loop) -> None:
+        """Each second: averages, and requests whose gateways are all gone."""
         while True:
             self._load.report()
             self._metrics.unwarmed_shapes.inc(engine.ledger.take_unwarmed())
             with suppress(*UNREACHABLE):
-                await broker.publish_record(record(), max(lease_ms, 5000))
                 if any(batch.rows()):
                     self._cancel_orphans(await broker.gateways_seen_ms(), batch, loop)
-            await asyncio.sleep(RECORD_EVERY_S)
+            await asyncio.sleep(WATCH_EVERY_S)
 
     def _cancel_orphans(self, seen_ms: dict[str, int], batch: Batch, loop: Loop) -> None:
         for row in list(batch.rows()):

@@ -62,7 +62,8 @@ def _checked_folder(settings: Settings, folder: Path) -> Path:
     """The folder itself when it can be loaded without running code that came with it."""
     if not (folder / "config.json").is_file():
         raise StartError(f"{folder} has no config.json: not a model in transformers' format")
-    if not settings.trust_remote_code and not any(folder.glob("*.safetensors")):
+    exported = settings.backend.startswith("neuron") and (folder / "neuron_config.json").is_file()
+    if not exported and not settings.trust_remote_code and not any(folder.glob("*.safetensors")):
         raise StartError(
             f"MODEL_ID={settings.model_id} has no safetensors weights; pickled weights can run code and need --trust-remote-code"
         )

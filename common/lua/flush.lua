@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Writes one step: journal first, then a frame per gateway. Renews the lease and hands over the mail.
 -- KEYS  cell tag
--- ARGV  worker lease_ms step last_step min_step events n_mail n_adopted rid... n_progressed rid... (gateway frame)...
+-- ARGV  worker lease_ms step last_step min_step events n_mail record n_adopted rid... n_progressed rid... (gateway frame)...
 --       adopted: requests whose journal is this one from now on. progressed: reached further than at adoption.
 --       last_step: the last one that was acknowledged. n_mail: items handled since. min_step: older entries go.
+--       record "": as before. It lives as long as the lease.
 -- Reply {"fenced"} | {"short"} | {"ok", mail...}      "short": the server lost entries, nothing was written
 local c, worker, step = KEYS[1], ARGV[1], tonumber(ARGV[3])
 if not redis.call("ZSCORE", c .. "workers", worker) then return { "fenced" } end
@@ -18,7 +19,8 @@ if written < step then
   redis.call("XADD", journal, step .. "-0", "events", ARGV[6])
   redis.call("XTRIM", journal, "MINID", "~", ARGV[5])
   if ARGV[7] ~= "0" then redis.call("LTRIM", mail, ARGV[7], -1) end
-  local at = 8
+  if ARGV[8] ~= "" then redis.call("SET", c .. "worker:" .. worker, ARGV[8], "PX", math.max(ARGV[2], 5000)) end
+  local at = 9
   for i = at + 1, at + ARGV[at] do
     local req = c .. "req:" .. ARGV[i]
     if redis.call("HGET", req, "owner") == worker then redis.call("HSET", req, "journal", worker, "journal_from", step) end

@@ -43,7 +43,7 @@ async def pull(broker: Broker, worker: str, *, held: int = 0, minimum: int = 0, 
 
 def batch(step: int, *, last: int | None = None, adopted: tuple[bytes, ...] = (), progressed: tuple[bytes, ...] = (),
           frames: tuple[tuple[str, bytes], ...] = (), events: tuple[Event, ...] = (), n_mail: int = 0) -> Batch:  # fmt: skip
-    return Batch(step, step - 1 if last is None else last, 0, encode_events(events), n_mail, adopted, progressed, frames)
+    return Batch(step, step - 1 if last is None else last, 0, encode_events(events), n_mail, b"", adopted, progressed, frames)
 
 
 async def remaining(broker: Broker) -> set[str]:
@@ -183,7 +183,7 @@ async def test_a_repeated_flush_is_written_once_and_keeps_the_mail(broker: Broke
     submit = request()
     await broker.submit(submit, 64)
     (delivery,) = (await pull(broker, "w1")).deliveries
-    assert await broker.cancel(submit.rid) == "mailed"
+    assert await broker.cancel([submit.rid]) == ["mailed"]
     letter = f"cancel {submit.rid.hex()} {delivery.epoch}"
     assert (await broker.flush("w1", 10_000, batch(1))).mail == (letter,)
     assert (await broker.flush("w1", 10_000, batch(1))).mail == (letter,)
@@ -204,9 +204,9 @@ async def test_a_shorter_journal_is_noticed(broker: Broker) -> None:
 async def test_cancel_removes_a_queued_request_at_once(broker: Broker) -> None:
     submit = request()
     await broker.submit(submit, 64)
-    assert await broker.cancel(submit.rid) == "queued"
-    assert await broker.cancel(submit.rid) == "ended"
-    assert await broker.cancel(new_rid()) == "unknown"
+    assert await broker.cancel([submit.rid]) == ["queued"]
+    assert await broker.cancel([submit.rid]) == ["ended"]
+    assert await broker.cancel([new_rid()]) == ["unknown"]
     assert await remaining(broker) == {"boot", "bell", f"req:{submit.rid.hex()}"}
 
 
@@ -217,7 +217,7 @@ async def test_a_taker_learns_that_a_request_was_cancelled(broker: Broker) -> No
     await broker.submit(submit, 64)
     await pull(broker, "w1")
     await broker.release("w1", "clean")
-    assert await broker.cancel(submit.rid) == "mailed"
+    assert await broker.cancel([submit.rid]) == ["mailed"]
     (taken,) = (await pull(broker, "w2")).deliveries
     assert taken.kind == "cancelled"
     assert not await broker.redis.exists(broker.cell.mail("w1"))
@@ -274,7 +274,7 @@ async def test_what_runs_finishes_when_memory_is_full(broker: Broker) -> None:
         event = Event(submit.rid, delivery.epoch, 0, 7, -0.5, " a", Flag.FIRST)
         assert (await broker.flush("w1", 10_000, batch(1, adopted=(submit.rid,), events=(event,)))).status == "ok"
         assert (await pull(broker, "w1", held=1)).status == "ok"
-        assert await broker.cancel(submit.rid) == "mailed"
+        assert await broker.cancel([submit.rid]) == ["mailed"]
         assert await broker.finish("w1", [Ended(submit.rid, delivery.epoch)])
         assert await broker.release("w1", "clean")
     finally:
@@ -284,7 +284,8 @@ async def test_what_runs_finishes_when_memory_is_full(broker: Broker) -> None:
 async def test_census_shows_whose_lease_holds(broker: Broker) -> None:
     assert (await broker.census()).boot == ""
     await broker.join("w1", 10_000)
-    census = await broker.census("g1")
+    await broker.cancel([], "g1")
+    census = await broker.census()
     assert census.boot
     assert census.workers == ()
     assert await broker.redis.zscore(broker.cell.gateways, "g1")

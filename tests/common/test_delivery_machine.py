@@ -114,7 +114,7 @@ class Delivery(RuleBasedStateMachine):
         adopted = tuple(data.draw(st.lists(st.sampled_from(sorted(model.held)), unique=True))) if model.held else ()
         model.step += 1
         events = [Event(rid, model.held[rid], 0, 7, -0.5, "a") for rid in adopted]
-        batch = Batch(model.step, model.step - 1, 0, encode_events(events), 0, adopted, (), ())
+        batch = Batch(model.step, model.step - 1, 0, encode_events(events), 0, b"", adopted, (), ())
         length = self.do(self.redis.xlen(self.broker.cell.journal(name)))
         flushed = self.do(self.broker.flush(name, 1_000_000, batch))
         if not self.alive(name):
@@ -140,7 +140,7 @@ class Delivery(RuleBasedStateMachine):
 
     @rule(rid=consumes(requests))
     def cancel(self, rid: bytes) -> None:
-        state = self.do(self.broker.cancel(rid))
+        (state,) = self.do(self.broker.cancel([rid]))
         if state == "queued":
             self.open.discard(rid)
         elif state == "mailed":

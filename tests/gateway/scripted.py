@@ -120,7 +120,7 @@ class ScriptedWorker:
         while not self._stop.is_set():
             if monotonic() - published_s > 1:
                 published_s = monotonic()
-                await self._broker.publish_record(record, 5000)
+                await self._broker.redis.set(self._broker.cell.record(record.id), encode(record), px=5000)
             await self._pull()
             await self._say()
             if not self._rows or not self.go.is_set():
@@ -147,7 +147,7 @@ class ScriptedWorker:
         self._step += 1
         frames = tuple(self._frame(gateway, [e for row, e in spoken if gateway in row.gateways]) for gateway in self._gateways(spoken))
         events = [event for _, event in spoken]
-        batch = Batch(self._step, self._step - 1, 0, encode_events(events), 0, adopted, (), frames)
+        batch = Batch(self._step, self._step - 1, 0, encode_events(events), 0, b"", adopted, (), frames)
         flushed = await self._broker.flush(self.id, LEASE_MS, batch)
         ended = [row for row, event in spoken if event.flags & (Flag.FINISH | Flag.ERROR)]
         for letter in flushed.mail:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 BACKENDS = {
     "cpu": "workers.engines.cpu:CpuEngine",
+    "neuron": "workers.engines.neuron:NeuronEngine",
+    "neuron-double": "workers.engines.neuron_double:NeuronDoubleEngine",
     "oracle": "workers.engines.oracle:OracleEngine",
 }
 

@@ -56,11 +56,14 @@ class CpuEngine:
     def load(self, progress: Progress) -> None:
         """Reads the weights and allocates the cache; raises `StartError` for an unsupported model or too little memory."""
         require_supported(self._folder)
-        torch.set_num_threads(cpu_threads(self._settings.workers))
+        n_threads = cpu_threads(self._settings.workers)
+        torch.set_num_threads(n_threads)
         progress("weights", 0.0)
         dtype = choose_dtype(self._settings.dtype)
         require_memory(n_weights(self._folder) * dtype.itemsize, f"the model's weights in {dtype}")
-        self.serve(load_stock_model(self._folder, dtype, self._settings.trust_remote_code))
+        model = load_stock_model(self._folder, dtype, self._settings.trust_remote_code)
+        self.serve(model)
+        log.info("%s on %d threads in %s, %d linears packed", model.config.model_type, n_threads, self.precision, model.n_packed)
         self.eos_ids = eos_ids(self._folder)
         progress("weights", 1.0)
 

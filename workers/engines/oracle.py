@@ -7,6 +7,8 @@ It keeps the tokens it was given per slot, as a cache would, and refuses rows th
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +21,16 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from common.config import Settings
 from common.noise import mix64
 from common.shapes import Bucket, Shape, doubling
-from workers.engines.base import Capabilities, DecodeRow, PrefillRow, Progress, ShapeLedger, Step
+from workers.engines.base import Capabilities, DecodeRow, EngineFault, PrefillRow, Progress, ShapeLedger, Step
 
 N_WORDS = 16_384
 UNKNOWN = 0
 EOS = 1
-N_SPECIAL = 2
+DEADLY = 2  # a prompt with this word kills the process in its prefill,
+HANGING = 3  # this one never comes back,
+FAULTY = 4  # this one is refused by the engine,
+NOT_A_NUMBER = 8  # this one has no usable output
+N_SPECIAL = 10
 
 
 def next_token(seed: int, pos: int, previous: int, salt: str = "") -> int:
@@ -76,6 +82,7 @@ class OracleEngine:
             assert row.start in (0, len(self._cache[row.slot]))
             self._cache[row.slot][row.start :] = row.ids
         _sleep_ms(self._settings.oracle_prefill_ms)
+        self._misbehave(rows)
         return Step(tokens=[self._token(row, row.ids[-1]) for row in rows])
 
     def decode(self, rows: Sequence[DecodeRow]) -> Step:
@@ -96,7 +103,19 @@ class OracleEngine:
     def scrub(self, slot: int) -> None:
         self._cache[slot].clear()
 
+    def _misbehave(self, rows: Sequence[PrefillRow]) -> None:
+        words = {token for row in rows for token in row.ids}
+        if DEADLY in words:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HANGING in words:
+            time.sleep(3600)
+        faulty = [row.slot for row in rows if FAULTY in row.ids]
+        if faulty:
+            raise EngineFault(faulty, "the oracle refuses this prompt")
+
     def _token(self, row: PrefillRow | DecodeRow, previous: int) -> int:
+        if NOT_A_NUMBER in self._cache[row.slot]:
+            return -1
         return next_token(row.seed, row.pos, previous, self.worker if self._settings.oracle_salted else "")
 
 

@@ -1,0 +1,98 @@
+"""The Neuron engine, and every call to optimum-neuron there is (0.4.5; neuron.md §2.3). Nothing of it is imported before `load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workers.neuron.artifact import Artifact, Wanted, dtype_name, parse
+from workers.neuron.cores import Host, detect
+from workers.neuron.engine import StaticEngine
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+
+class OptimumModel:
+    """A decoder of optimum-neuron; implements `workers.neuron.library.Model`."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.artifact = parse(vars(model.neuron_config))
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, seq_ids: torch.Tensor, sampling_params: torch.Tensor
+    ) -> torch.Tensor:
+        output = self._model.forward(input_ids=input_ids, position_ids=position_ids, seq_ids=seq_ids, sampling_params=sampling_params)
+        return output  # type: ignore[no-any-return]
+
+    def prefill_chunk(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, seq_ids: torch.Tensor, sampling_params: torch.Tensor
+    ) -> torch.Tensor:
+        output = self._model.prefill_chunk(input_ids=input_ids, position_ids=position_ids, seq_ids=seq_ids, sampling_params=sampling_params)
+        return output  # type: ignore[no-any-return]
+
+
+class OptimumNeuron:
+    """The real library; implements `workers.neuron.library.Library`."""
+
+    def versions(self) -> tuple[str, str]:
+        return _installed("optimum-neuron"), _installed("neuronx-cc")
+
+    def host(self, settings: Settings) -> Host:
+        return detect(settings.neuron_rt_visible_cores, settings.neuron_rt_num_cores)
+
+    def use(self, env: Mapping[str, str]) -> None:
+        os.environ.update(env)
+
+    def cached(self, folder: Path, asked: Wanted) -> list[Artifact]:
+        from optimum.neuron.cache.hub_cache import get_hub_cached_entries
+
+        entries = get_hub_cached_entries(str(folder), task="text-generation", cache_repo_id=os.environ.get("CUSTOM_CACHE_REPO"))
+        return [parse(entry) for entry in entries]
+
+    def load(self, folder: Path) -> OptimumModel:
+        from optimum.neuron import NeuronModelForCausalLM
+
+        return OptimumModel(NeuronModelForCausalLM.from_pretrained(str(folder)))
+
+    def export(self, folder: Path, artifact: Artifact, target: Path | None) -> OptimumModel:
+        from optimum.neuron import NeuronModelForCausalLM
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(str(folder)).get_text_config()
+        config.dtype = getattr(torch, artifact.dtype)
+        neuron_config = NeuronModelForCausalLM.get_neuron_config(
+            str(folder),
+            config=config,
+            instance_type=artifact.target,
+            batch_size=artifact.batch_size,
+            sequence_length=artifact.sequence_length,
+            tensor_parallel_size=artifact.tp_degree,
+        )
+        neuron_config.on_device_sampling = artifact.on_device_sampling
+        assert dtype_name(neuron_config.torch_dtype) == artifact.dtype
+        model = NeuronModelForCausalLM.export(str(folder), neuron_config=neuron_config, config=config, load_weights=True)
+        if target is not None:
+            model.save_pretrained(str(target))
+        return OptimumModel(model)
+
+
+class NeuronEngine(StaticEngine):
+    """An engine on Trainium or Inferentia2."""
+
+    def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
+        super().__init__(settings, model_path, worker, OptimumNeuron())
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,1 @@
+"""The Neuron worker's parts that need no Neuron package."""

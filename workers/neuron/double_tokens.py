@@ -1,0 +1,61 @@
+"""What a device double computes: a hash of the row's tokens, or a real model on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import torch
+
+from common.noise import mix64
+
+PEAK = 100.0
+
+
+def hashed_token(tokens: tuple[int, ...], vocab_size: int, first: int = 0, salt: str = "") -> int:
+    """The token after `tokens`: depends on each of them and its place; never one below `first`."""
+    value = crc32(salt.encode())
+    for token in tokens:
+        value = mix64(value ^ (token + 1))
+    return first + value % (vocab_size - first)
+
+
+class HashTokens:
+    """Logits that leave no choice; with a salt nobody else can regenerate a lost run."""
+
+    def __init__(self, vocab_size: int, first: int = 0, salt: Callable[[], str] = str) -> None:
+        self.vocab_size = vocab_size
+        self._salt = salt
+        self._first = first
+
+    def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
+        logits = torch.zeros(self.vocab_size)
+        logits[hashed_token(tokens, self.vocab_size, self._first, self._salt())] = PEAK
+        return logits
+
+
+class ModelTokens:
+    """Logits of a stock `transformers` decoder; a slot's cache is used only while the tokens it came from are still there."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._seen: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self.vocab_size = int(model.config.get_text_config().vocab_size)
+
+    @classmethod
+    def load(cls, folder: Path) -> ModelTokens:
+        """Reads safetensors weights."""
+        from transformers import AutoModelForCausalLM
+
+        return cls(AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True).float())
+
+    @torch.inference_mode()
+    def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
+        seen, cache = self._seen.get(slot, ((), None))
+        if not seen or tokens[: len(seen)] != seen or len(tokens) == len(seen):
+            seen, cache = (), None
+        output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), past_key_values=cache, use_cache=True)
+        self._seen[slot] = (tokens, output.past_key_values)
+        return output.logits[0, -1].float()  # type: ignore[no-any-return]
