@@ -51,7 +51,7 @@ def generate(engine: CpuEngine, prompts: dict[int, list[int]], params: Params, n
     seeds = {slot: sum(ids) for slot, ids in prompts.items()}
     tokens: dict[int, list[int]] = {slot: [] for slot in prompts}
 
-    def pick(step: Step, rows: Sequence[PrefillRow] | Sequence[DecodeRow]) -> None:
+    def pick(step: Step, rows: Sequence[PrefillRow | DecodeRow]) -> None:
         for row, picked in zip(rows, sampler.pick(step, rows, [None] * len(rows)), strict=True):
             tokens[row.slot].append(picked.token)
 
