@@ -84,6 +84,7 @@ class Settings:
     hostname: str = tgi("0.0.0.0", "address to listen on")
     port: int = tgi(3000, "port to listen on", least=0, most=65535)
     api_key: str | None = tgi(None, "key that clients must send", secret=True)
+    api_keys_file: str | None = own(None, "file with more keys, one `NAME KEY [running=N] [queued=N]` a line")
     cors_allow_origin: tuple[str, ...] = tgi((), "origins a browser may come from; any when unset")
     json_output: bool = tgi(False, "log in JSON")
     log_level: str = tgi("info", "least level of a log line", flag=False, choices=("trace", "debug", "info", "warn", "error"))

@@ -18,6 +18,7 @@ CONTENT_TYPE = "text/plain; charset=utf-8"
 DURATION_S = tuple(0.0001 * 1.5**i for i in range(1, 36))
 FAILURES = ("validation", "overloaded", "template", "generation", "incomplete", "dropped")
 METHODS = ("prefill", "decode")
+TOKEN_KINDS = ("prompt", "generated")
 YES_NO = ("yes", "no")
 CONCAT_REASONS = ("backpressure", "wait_exceeded", "chunking")
 
@@ -35,7 +36,9 @@ class RelayCounts(Protocol):
 class GatewayMetrics:
     """One gateway's numbers; the three length histograms take their buckets from the model's limits (tokens)."""
 
-    def __init__(self, max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int]) -> None:
+    def __init__(
+        self, max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int], keys: Sequence[str]
+    ) -> None:
         self.registry = r = CollectorRegistry(auto_describe=False)
         self.requests = Counter("tgi_request_count", "Requests received", registry=r)
         self.successes = Counter("tgi_request_success", "Requests that ended with their text", registry=r)
@@ -49,6 +52,8 @@ class GatewayMetrics:
         self.gap_s = _durations("farm_token_gap_seconds", "Mean time between tokens of a request", r)
         self.good = _each(Counter("farm_slo_requests", "Requests by whether they were as fast as promised", ["met"], registry=r), YES_NO)
         self.skipped = NoSpeculation(r)
+        tokens = Counter("farm_tokens_total", "Tokens of requests, by API key", ["key", "kind"], registry=r)
+        self.tokens = {(key, kind): tokens.labels(key, kind) for key in keys for kind in TOKEN_KINDS}
         Gauge("tgi_queue_size", "Requests of this gateway that wait for a slot", registry=r).set_function(n_waiting)
         Relayed(counts, r)
         self.view = View(r)
@@ -89,7 +94,7 @@ class WorkerMetrics:
         self.filter_s = _durations_of("tgi_batch_filter_duration", "Sending events and freeing slots", r, METHODS)
         self.concat_s = _durations_of("tgi_batch_concat_duration", "Joining new requests to running ones", r, ("decode",))
         self.concats = _each(Counter("tgi_batch_concat", "Why new requests joined", ["reason"], registry=r), CONCAT_REASONS)
-        self.tokens = Counter("farm_tokens_total", "Tokens generated", registry=r)
+        self.tokens = Counter("farm_generated_tokens_total", "Tokens generated", registry=r)
         self.prefill_tokens = Counter("farm_prefill_tokens_total", "Prompt tokens prefilled", registry=r)
         self.prefill_computed_tokens = Counter("farm_prefill_computed_tokens_total", "The same with padding", registry=r)
         self.unwarmed_shapes = Counter("farm_unwarmed_shapes_total", "Shapes first seen while serving", registry=r)
@@ -191,8 +196,10 @@ def _gauge(name: str, text: str, samples: Iterable[tuple[dict[str, str], float]]
     return metric
 
 
-def gateway(max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int]) -> GatewayMetrics:
-    return GatewayMetrics(max_input_tokens, max_total_tokens, counts, n_waiting)
+def gateway(
+    max_input_tokens: int, max_total_tokens: int, counts: RelayCounts, n_waiting: Callable[[], int], keys: Sequence[str] = ("anonymous",)
+) -> GatewayMetrics:
+    return GatewayMetrics(max_input_tokens, max_total_tokens, counts, n_waiting, keys)
 
 
 def worker() -> WorkerMetrics:

@@ -92,7 +92,7 @@ async def serve(settings: Settings) -> None:
         await server.serve(sockets=[listener])
         await service.relay.leave()
         relay.cancel()
-    service.encoders.close()
+    service.threads.shutdown(wait=False, cancel_futures=True)
     await redis.aclose()
 
 

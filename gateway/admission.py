@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from common.errors import RequestError, invalid, overloaded
 from gateway.schemas.tgi import GenerateParameters
+
+MAX_BIASED_TOKENS = 1024
 
 
 class Limits(NamedTuple):
@@ -27,16 +30,18 @@ class Permits:
         self.taken = 0
         self.when_idle: Callable[[], None] = lambda: None
 
-    def __enter__(self) -> None:
-        """Takes one, or raises 429."""
-        if self.limit is not None and self.taken >= self.limit:
+    @contextmanager
+    def take(self, n: int = 1) -> Iterator[None]:
+        """All `n`, or raises 429."""
+        if self.limit is not None and self.taken + n > self.limit:
             raise overloaded()
-        self.taken += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.taken -= 1
-        if not self.taken:
-            self.when_idle()
+        self.taken += n
+        try:
+            yield
+        finally:
+            self.taken -= n
+            if not self.taken:
+                self.when_idle()
 
 
 class Rule(NamedTuple):
@@ -87,6 +92,19 @@ PARAMETER_RULES = (
         lambda p, _: p.frequency_penalty is not None and not -2.0 <= p.frequency_penalty <= 2.0,
         lambda *_: "`frequency_penalty` must be >= -2.0 and <= 2.0",
     ),
+    Rule(
+        lambda p, _: p.presence_penalty is not None and not -2.0 <= p.presence_penalty <= 2.0,
+        lambda *_: "`presence_penalty` must be >= -2.0 and <= 2.0",
+    ),
+    Rule(
+        lambda p, _: any(not -100 <= bias <= 100 for _, bias in p.logit_bias),
+        lambda *_: "`logit_bias` values must be >= -100.0 and <= 100.0",
+    ),
+    Rule(
+        lambda p, _: len(p.logit_bias) > MAX_BIASED_TOKENS,
+        lambda p, _: f"`logit_bias` supports up to {MAX_BIASED_TOKENS} tokens. Given: {len(p.logit_bias)}",
+    ),
+    Rule(lambda p, _: p.min_p is not None and not 0.0 <= p.min_p <= 1.0, lambda *_: "`min_p` must be >= 0.0 and <= 1.0"),
     Rule(lambda p, _: _outside(p.top_p, 0.0, 1.0), lambda *_: "`top_p` must be > 0.0 and < 1.0"),
     Rule(lambda p, _: _outside(p.typical_p, 0.0, 1.0), lambda *_: "`typical_p` must be > 0.0 and < 1.0"),
     Rule(lambda p, _: p.top_k is not None and p.top_k <= 0, lambda *_: "`top_k` must be strictly positive"),
@@ -103,7 +121,6 @@ PARAMETER_RULES = (
         lambda p, limits: (p.top_n_tokens or 0) > limits.max_top_n_tokens,
         lambda p, limits: f"`top_n_tokens` must be >= 0 and <= {limits.max_top_n_tokens}. Given: {p.top_n_tokens}",
     ),
-    Rule(lambda p, _: (p.best_of or 1) > 1, lambda *_: "`best_of` > 1 is not supported yet"),
     Rule(lambda p, _: p.watermark, lambda *_: "`watermark` is not supported yet"),
     Rule(lambda p, _: bool(p.adapter_id), lambda *_: "`adapter_id` is not supported yet"),
 )
@@ -123,10 +140,10 @@ def check(rules: tuple[Rule, ...], parameters: GenerateParameters, limits: Limit
             raise invalid(rule.message(parameters, limits))
 
 
-def check_request(inputs: str, parameters: GenerateParameters, limits: Limits) -> None:
+def check_request(inputs: Sized, parameters: GenerateParameters, limits: Limits) -> None:
     """Everything that can be said before the prompt is tokenized."""
     check(PARAMETER_RULES, parameters, limits)
-    if not inputs:
+    if not len(inputs):
         raise invalid("`inputs` cannot be empty")
     check((TRUNCATE_RULE,), parameters, limits)
 

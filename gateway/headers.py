@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Headers = list[tuple[bytes, bytes]]
@@ -57,20 +57,21 @@ class Timing(NamedTuple):
         return self.inference_s / self.n_generated if self.n_generated else 0.0
 
 
-def of_response(compute_type: str, n_characters: int, timing: Timing) -> Headers:
-    """What a complete answer says about its making; times in whole milliseconds."""
+def of_response(compute_type: str, n_characters: int, timings: Sequence[Timing], with_compute_time: bool = True) -> Headers:
+    """What a complete answer says about its making, summed over its generations; times in whole milliseconds."""
+    compute_time = [(b"x-compute-time", f"{sum(each.total_s for each in timings):.6f}".encode())]
     return [
         JSON,
         (b"x-compute-type", compute_type.encode()),
-        (b"x-compute-time", f"{timing.total_s:.6f}".encode()),
+        *(compute_time if with_compute_time else ()),
         (b"x-compute-characters", b"%d" % n_characters),
-        (b"x-total-time", _ms(timing.total_s)),
-        (b"x-validation-time", _ms(timing.validation_s)),
-        (b"x-queue-time", _ms(timing.queue_s)),
-        (b"x-inference-time", _ms(timing.inference_s)),
-        (b"x-time-per-token", _ms(timing.per_token_s)),
-        (b"x-prompt-tokens", b"%d" % timing.n_input),
-        (b"x-generated-tokens", b"%d" % timing.n_generated),
+        (b"x-total-time", _ms(each.total_s for each in timings)),
+        (b"x-validation-time", _ms(each.validation_s for each in timings)),
+        (b"x-queue-time", _ms(each.queue_s for each in timings)),
+        (b"x-inference-time", _ms(each.inference_s for each in timings)),
+        (b"x-time-per-token", _ms(each.per_token_s for each in timings)),
+        (b"x-prompt-tokens", b"%d" % sum(each.n_input for each in timings)),
+        (b"x-generated-tokens", b"%d" % sum(each.n_generated for each in timings)),
     ]
 
 
@@ -79,5 +80,5 @@ def of_stream(compute_type: str, n_characters: int) -> Headers:
     return [(b"x-compute-type", compute_type.encode()), (b"x-compute-characters", b"%d" % n_characters)]
 
 
-def _ms(seconds: float) -> bytes:
-    return b"%d" % int(seconds * 1000)
+def _ms(seconds: Iterable[float]) -> bytes:
+    return b"%d" % sum(int(each * 1000) for each in seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from common.errors import RequestError
+from gateway.call import Call
 from gateway.generation import Generation
 from gateway.headers import Timing
 
@@ -56,6 +57,21 @@ def dropped(generation: Generation) -> None:
     _log(generation, "Dropped")
 
 
+def refused(call: Call, error: RequestError) -> None:
+    """A request that never became a generation, as when its chat template refuses it."""
+    call.service.metrics.requests.inc()
+    call.service.metrics.failures[FAILURES.get(error.kind, "generation")].inc()
+    log.info("Failed", extra={"x_request_id": call.request_id, "error_type": error.kind, "status": error.status})
+
+
+def _count_tokens(generation: Generation) -> None:
+    """What a key used, however it ended; prompts count once they are queued."""
+    tokens, name = generation.service.metrics.tokens, generation.key.name
+    if generation.live is not None:
+        tokens[name, "prompt"].inc(generation.n_input)
+        tokens[name, "generated"].inc(len(generation.events))
+
+
 def _as_promised(generation: Generation, timing: Timing) -> bool:
     settings = generation.service.settings
     return 1000 * timing.first_token_s <= settings.slo_ttft_ms and 1000 * timing.gap_s <= settings.slo_itl_ms
@@ -63,6 +79,7 @@ def _as_promised(generation: Generation, timing: Timing) -> bool:
 
 def _log(generation: Generation, message: str, **fields: object) -> None:
     """TGI's fields, and who served it."""
+    _count_tokens(generation)
     timing, live = generation.timing(), generation.live
     fields |= {
         "x_request_id": generation.request_id,

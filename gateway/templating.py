@@ -22,6 +22,8 @@ class ChatTemplate:
     """One model's templates; never changed after it was made, so any thread may use it."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
+        import transformers.utils.chat_template_utils  # noqa: F401  here, off the event loop: it takes a second
+
         config = _json(files, "tokenizer_config.json")
         self._templates = _templates(files, config)
         self._special_tokens = _special_tokens({**_json(files, "special_tokens_map.json"), **config})

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from tokenizers import Encoding, Tokenizer
 
 from common.errors import RequestError, invalid
-from common.messages import Card
 
 INLINE_CHARACTERS = 2_000
 """Shorter texts cost less here than a change of threads."""
-
-N_KEPT = 4
 
 R = TypeVar("R")
 
@@ -43,14 +40,21 @@ class Encoder:
         self.special_ids = frozenset(token["id"] for token in added if token.get("special"))
         self.n_before, self.n_after = self._specials_around()
 
-    async def encode(self, text: str, truncate: int | None = None) -> list[int]:
-        """Ids with special tokens added. `truncate` keeps the last so many, special tokens included (TGI reference §3.7)."""
+    async def encode(self, text: str, truncate: int | None = None, special_tokens: bool = True) -> list[int]:
+        """Ids, with special tokens added or not. `truncate` keeps the last so many, these included (TGI reference §3.7)."""
+        if not special_tokens:
+            return (await self._run(self._plain_ids, text))[-(truncate or 0) :]
         ids = await self._run(self._ids, text)
         return ids if truncate is None else self._last(ids, truncate)
 
-    async def spans(self, text: str) -> list[Span]:
+    async def spans(self, text: str, special_tokens: bool = True) -> list[Span]:
         """The tokens with their places in `text`; added special tokens stand at 0 … 0 with no text (TGI reference §1.7)."""
-        return await self._run(self._spans, text)
+        return await self._run(self._spans if special_tokens else self._plain_spans, text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a prompt that came as ids."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
 
     async def _run(self, work: Callable[[str], R], text: str) -> R:
         try:
@@ -65,8 +69,15 @@ class Encoder:
         encoding: Encoding = self._tokenizer.encode_batch_fast([text])[0]
         return encoding.ids
 
-    def _spans(self, text: str) -> list[Span]:
-        encoding: Encoding = self._tokenizer.encode_batch([text])[0]
+    def _plain_ids(self, text: str) -> list[int]:
+        encoding: Encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        return encoding.ids
+
+    def _plain_spans(self, text: str) -> list[Span]:
+        return self._spans(text, special_tokens=False)
+
+    def _spans(self, text: str, special_tokens: bool = True) -> list[Span]:
+        encoding: Encoding = self._tokenizer.encode_batch([text], add_special_tokens=special_tokens)[0]
         data = text.encode("utf-8")
         at = range(len(text) + 1) if text.isascii() else [0, *accumulate(map(_n_bytes, text))]
         places = ((token, at[start], at[stop]) for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True))
@@ -83,36 +94,6 @@ class Encoder:
         n_content = max(0, n - self.n_before - self.n_after)
         end = len(ids) - self.n_after
         return ids[: self.n_before] + ids[max(self.n_before, end - n_content) : end] + ids[end:]
-
-
-class Encoders:
-    """Encoders by fingerprint, each made once and off the event loop."""
-
-    def __init__(self, n_threads: int = 2) -> None:
-        self.n_threads = n_threads
-        self._threads = ThreadPoolExecutor(n_threads, "tokenize")
-        self._made: dict[str, asyncio.Future[Encoder]] = {}
-
-    def prepare(self, card: Card) -> asyncio.Future[Encoder]:
-        """Starts to make the encoder of a card, once."""
-        making = self._made.get(card.fingerprint)
-        if making is None:
-            making = asyncio.get_running_loop().run_in_executor(self._threads, self._make, card)
-            self._made[card.fingerprint] = making
-            while len(self._made) > N_KEPT:
-                del self._made[next(iter(self._made))]
-        return making
-
-    async def of(self, card: Card) -> Encoder:
-        """The encoder of a card; a request that leaves meanwhile does not stop its making."""
-        making = self.prepare(card)
-        return making.result() if making.done() else await asyncio.shield(making)
-
-    def _make(self, card: Card) -> Encoder:
-        return Encoder(card.files["tokenizer.json"], self._threads)
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _n_bytes(character: str) -> int:

@@ -7,6 +7,7 @@ from common.errors import RequestError
 from gateway import overview
 from gateway.call import Call
 from gateway.scrape import local_pages
+from gateway.service import N_THREADS
 
 TGI_VERSION = "3.3.7"
 """The release of TGI whose surface this is; clients parse it."""
@@ -42,7 +43,7 @@ async def info(call: Call) -> None:
             "max_stop_sequences": limits.max_stop_sequences,
             "max_input_tokens": limits.max_input_tokens,
             "max_total_tokens": limits.max_total_tokens,
-            "validation_workers": service.encoders.n_threads,
+            "validation_workers": N_THREADS,
             "max_client_batch_size": settings.max_client_batch_size,
             "router": "text-generation-router",
             "version": TGI_VERSION,

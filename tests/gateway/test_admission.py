@@ -75,7 +75,6 @@ def test_best_of() -> None:
     assert bound(LIMITS._replace(max_best_of=1), 2) == "`best_of` != 1 is not allowed for this endpoint"
     assert refusal(best_of=2) == "you must use sampling when `best_of` is > 1"
     assert refusal(best_of=2, temperature=1.0, seed=1) == "`seed` must not be set when `best_of` > 1"
-    assert refusal(best_of=2, do_sample=True) == "`best_of` > 1 is not supported yet"
 
 
 @pytest.mark.parametrize(
@@ -128,19 +127,20 @@ def test_permits_are_taken_at_once_or_refused_and_come_back() -> None:
     idle: list[int] = []
     permits = Permits(2)
     permits.when_idle = lambda: idle.append(1)
-    with permits, permits:
-        with pytest.raises(RequestError) as caught, permits:
+    with permits.take(), permits.take():
+        with pytest.raises(RequestError) as caught, permits.take():
             raise AssertionError("a third one")
         assert (caught.value.status, caught.value.message) == (429, "Model is overloaded")
         assert caught.value.headers == {"retry-after": "1"}
         assert not idle
     assert (permits.taken, idle) == (0, [1])
-    with permits:
+    with permits.take():
+        with pytest.raises(RequestError), permits.take(2):
+            raise AssertionError("a second and a third one")
         assert permits.taken == 1
 
 
 def test_without_a_limit_nobody_is_refused() -> None:
     permits = Permits(None)
-    for _ in range(1000):
-        permits.__enter__()
-    assert permits.taken == 1000
+    with permits.take(1000):
+        assert permits.taken == 1000

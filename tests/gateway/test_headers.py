@@ -19,7 +19,7 @@ def test_another_one_is_replaced(given: bytes) -> None:
 
 def test_times_are_whole_milliseconds_and_add_up() -> None:
     timing = Timing(total_s=1.2345, validation_s=0.0123, queue_s=0.2, n_input=7, n_generated=4)
-    named = dict(headers.of_response("1-test", 22, timing))
+    named = dict(headers.of_response("1-test", 22, [timing]))
     assert named == {
         b"content-type": b"application/json",
         b"x-compute-type": b"1-test",

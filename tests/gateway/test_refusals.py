@@ -85,7 +85,6 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"parameters": {"best_of": 3}}, "`best_of` must be > 0 and <= 2. Given: 3"),
     ({"parameters": {"best_of": 2}}, "you must use sampling when `best_of` is > 1"),
     ({"parameters": {"best_of": 2, "do_sample": True, "seed": 1}}, "`seed` must not be set when `best_of` > 1"),
-    ({"parameters": {"best_of": 2, "do_sample": True}}, "`best_of` > 1 is not supported yet"),
     ({"parameters": {"temperature": 0}}, "`temperature` must be strictly positive"),
     ({"parameters": {"temperature": -1}}, "`temperature` must be strictly positive"),
     ({"parameters": {"repetition_penalty": 0}}, "`repetition_penalty` must be strictly positive"),

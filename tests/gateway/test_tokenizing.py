@@ -8,7 +8,8 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from common.messages import Card
-from gateway.tokenizing import INLINE_CHARACTERS, Encoder, Encoders
+from gateway.per_model import PerModel
+from gateway.tokenizing import INLINE_CHARACTERS, Encoder
 from tests.gateway.scripted import tokenizer_json
 
 pytestmark = pytest.mark.anyio
@@ -81,15 +82,14 @@ async def test_long_and_short_texts_at_once_do_not_disturb_each_other(encoder: E
     assert [await encoder.encode(text, truncate=50) for text in texts] == together[: len(texts)]
 
 
-async def test_an_encoder_is_made_once_for_a_card_and_old_ones_go() -> None:
-    encoders = Encoders()
+async def test_an_encoder_is_made_once_for_a_card_and_old_ones_go(threads: ThreadPoolExecutor) -> None:
+    encoders = PerModel(lambda card: Encoder(card.files["tokenizer.json"], threads), threads)
     card = Card(1, "m", "fp0", {"tokenizer.json": tokenizer_json()}, {})
     first, again = await asyncio.gather(encoders.of(card), encoders.of(card))
     assert first is again
     for number in range(1, 5):
         await encoders.of(card._replace(fingerprint=f"fp{number}"))
     assert await encoders.of(card) is not first
-    encoders.close()
 
 
 def test_special_ids_are_known(encoder: Encoder) -> None:
