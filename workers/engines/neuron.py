@@ -29,14 +29,16 @@ class OptimumModel:
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, seq_ids: torch.Tensor, sampling_params: torch.Tensor
     ) -> torch.Tensor:
-        output = self._model.forward(input_ids=input_ids, position_ids=position_ids, seq_ids=seq_ids, sampling_params=sampling_params)
-        return output  # type: ignore[no-any-return]
+        return self._model.forward(  # type: ignore[no-any-return]
+            input_ids=input_ids, position_ids=position_ids, seq_ids=seq_ids, sampling_params=sampling_params
+        )
 
     def prefill_chunk(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, seq_ids: torch.Tensor, sampling_params: torch.Tensor
     ) -> torch.Tensor:
-        output = self._model.prefill_chunk(input_ids=input_ids, position_ids=position_ids, seq_ids=seq_ids, sampling_params=sampling_params)
-        return output  # type: ignore[no-any-return]
+        return self._model.prefill_chunk(  # type: ignore[no-any-return]
+            input_ids=input_ids, position_ids=position_ids, seq_ids=seq_ids, sampling_params=sampling_params
+        )
 
 
 class OptimumNeuron:

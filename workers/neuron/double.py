@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from threading import Event
+from typing import Any
 
 import torch
 
@@ -44,10 +45,10 @@ class Faults:
     @classmethod
     def parse(cls, text: str) -> Faults:
         """Reads `name=value,…`; raises `StartError`."""
-        types = {entry.name: type(entry.default) for entry in fields(cls)}
+        types: dict[str, Callable[[str], Any]] = {entry.name: type(entry.default) for entry in fields(cls)}
         try:
             pairs = dict(part.split("=", 1) for part in text.replace(" ", "").split(",") if part)
-            return cls(**{name: types[name](value) for name, value in pairs.items()})  # type: ignore[arg-type]
+            return cls(**{name: types[name](value) for name, value in pairs.items()})
         except (KeyError, ValueError):
             raise StartError(f"Invalid argument: FARM_DOUBLE={text}, allowed are name=value with {', '.join(types)}") from None
 

@@ -49,7 +49,8 @@ class ModelTokens:
         """Reads safetensors weights."""
         from transformers import AutoModelForCausalLM
 
-        return cls(AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True).float())
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
+        return cls(model.float())
 
     @torch.inference_mode()
     def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:

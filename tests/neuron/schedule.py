@@ -1,0 +1,104 @@
+"""Random seeded schedules of prefill, decode, release and reuse, driven through an engine as a worker drives it."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from common.messages import Params
+from common.shapes import prefill_length, smallest_bucket
+from workers.engines.base import DecodeRow, PrefillRow, Step
+from workers.neuron.engine import StaticEngine
+
+Guard = Callable[[dict[int, int]], None]
+"""Told before each call how many first positions of each slot must stay as they are."""
+
+
+@dataclass
+class Job:
+    """One request; `leaves_after` tokens its client is gone. `tokens` are what it was given."""
+
+    prompt: list[int]
+    n_new: int
+    leaves_after: int = 1 << 30
+    tokens: list[int] = field(default_factory=list)
+    at: int = 0
+    forced: deque[int] = field(default_factory=deque)
+
+    @property
+    def over(self) -> bool:
+        return len(self.tokens) >= min(self.n_new, self.leaves_after)
+
+
+def jobs(rng: random.Random, n_jobs: int, length: int, vocab_size: int) -> list[Job]:
+    """Prompts of 1, 2, the longest and random lengths; some leave early."""
+    made = []
+    for index in range(n_jobs):
+        n_prompt = {0: 1, 1: 2, 2: length - 1}.get(index, rng.randrange(1, length))
+        n_new = rng.randrange(1, min(12, length - n_prompt) + 1)
+        leaves_after = rng.randrange(1, n_new + 1) if rng.random() < 0.2 else 1 << 30
+        made.append(Job([rng.randrange(2, vocab_size) for _ in range(n_prompt)], n_new, leaves_after))
+    rng.shuffle(made)
+    return made
+
+
+def run(engine: StaticEngine, wanted: Sequence[Job], rng: random.Random, guard: Guard = lambda _: None) -> None:
+    """Runs all jobs to their end, at most one per slot, rows of a decode in random order."""
+    waiting, running = deque(wanted), dict[int, Job]()
+    while waiting or running:
+        free = [slot for slot in range(engine.shape.batch_size) if slot not in running]
+        guard({slot: job.at for slot, job in running.items()})
+        if waiting and free and (not running or rng.random() < 0.4):
+            slot = rng.choice(free)
+            running[slot] = job = waiting.popleft()
+            _start(engine, slot, job)
+        else:
+            _decode(engine, running, rng)
+        for slot in [slot for slot, job in running.items() if job.over]:
+            del running[slot]
+            engine.release(slot)
+
+
+def greedy(model: Any, job: Job) -> list[int]:
+    """What `transformers.generate` gives for this prompt alone, as far as the job ran."""
+    ids = torch.tensor([job.prompt])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=job.n_new, do_sample=False, pad_token_id=0)
+    return output[0, len(job.prompt) :][: job.leaves_after].tolist()  # type: ignore[no-any-return]
+
+
+def _start(engine: StaticEngine, slot: int, job: Job) -> None:
+    """The start rule: prefill what fits, the rest through decode (design §6)."""
+    n_prefill = prefill_length(len(job.prompt), engine.shape)
+    job.forced.extend(job.prompt[n_prefill:])
+    if not n_prefill:
+        return
+    bucket = smallest_bucket([n_prefill], engine.shape)
+    assert bucket is not None
+    step = engine.prefill(bucket, [PrefillRow(slot, job.prompt[:n_prefill], params=Params())])
+    job.at = n_prefill
+    if not job.forced:
+        job.tokens.append(picked(step, 0))
+
+
+def _decode(engine: StaticEngine, running: dict[int, Job], rng: random.Random) -> None:
+    slots = list(running)
+    rng.shuffle(slots)
+    rows = [DecodeRow(slot, job.forced[0] if job.forced else job.tokens[-1], job.at) for slot in slots for job in (running[slot],)]
+    step = engine.decode(rows)
+    for index, slot in enumerate(slots):
+        job = running[slot]
+        job.at += 1
+        if job.forced:
+            job.forced.popleft()
+        if not job.forced:
+            job.tokens.append(picked(step, index))
+
+
+def picked(step: Step, row: int) -> int:
+    """The greedy token of one row."""
+    return step.tokens[row] if step.tokens is not None else int(step.logits[row].argmax())
