@@ -6,7 +6,8 @@ import asyncio
 
 from redis.exceptions import RedisError
 
-from common.broker import UNREACHABLE
+from common.broker import UNREACHABLE, LaneDepth
+from common.keys import lane_name
 from common.metrics import FarmView, LaneView
 from gateway.relay import Relay
 
@@ -33,4 +34,10 @@ async def view(relay: Relay) -> FarmView:
 
 
 async def _lanes(relay: Relay) -> list[LaneView]:
-    return [LaneView(model.name, *depth) for model in relay.models() for depth in await model.cell.broker.depths()]
+    """All lanes that workers serve, also empty ones, and all that hold requests."""
+    lanes = []
+    for model in relay.models():
+        depths = {lane_name(length): LaneDepth(lane_name(length), 0, 0, 0.0) for length in model.lanes}
+        depths |= {depth.lane: depth for depth in await model.cell.broker.depths()}
+        lanes += [LaneView(model.name, *depth) for depth in depths.values()]
+    return lanes
