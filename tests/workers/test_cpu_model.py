@@ -22,7 +22,14 @@ pytestmark = [pytest.mark.parity, pytest.mark.timeout(300)]
 N_SLOTS = 4
 N_TOKENS = 100
 SAMPLED = Params(do_sample=True, temperature=0.8, top_p=0.95)
-PROMPTS = ("Once upon a time", "The meaning of life is", "def main():", "In 1969 a man walked on the moon. " * 10)
+PROMPTS = (
+    "Once upon a time",
+    "The meaning of life is",
+    "My favourite dish needs",
+    "A river rises in the mountains, gathers streams from both sides, turns mills, carries boats and at last meets the sea. "
+    "Along its banks people have built towns, fought over bridges, washed their clothes and taught their children to swim. "
+    "Today its greatest danger is",
+)
 
 
 @pytest.fixture(scope="module")
