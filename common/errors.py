@@ -11,6 +11,8 @@ TABLE: dict[str, int] = {
     "template_error": 422,
     "tool_error": 422,
     "healthcheck": 503,
+    "suffix not supported": 422,
+    "batch size exceeded": 422,
     "not_found": 404,
     "method_not_allowed": 405,
     "payload_too_large": 413,

@@ -66,7 +66,7 @@ class DeviceDouble:
 
     def __post_init__(self) -> None:
         self.table = graphs(self.artifact)
-        self.memory = [[-1] * self.artifact.sequence_length for _ in range(self.artifact.batch_size)]
+        self.memory = [[0] * self.artifact.sequence_length for _ in range(self.artifact.batch_size)]
         self._random = torch.Generator().manual_seed(0)
 
     def __call__(

@@ -31,7 +31,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     stubs.install()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import optimum.neuron  # noqa: F401
+        import optimum.neuron
         import optimum.neuron.models.inference.auto_models  # noqa: F401
     yield
     os.environ.clear()

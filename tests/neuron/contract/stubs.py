@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 PACKAGES = frozenset({"libneuronxla", "neuronx_distributed", "neuronxcc", "nki", "torch_neuronx", "torch_xla"})
 COMPILER_VERSION = "2.21.33363.0+stub"
@@ -30,7 +30,7 @@ def _stub(name: str) -> Any:
 
 
 class _Module(ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __version__ = COMPILER_VERSION
 
     def __getattr__(self, name: str) -> Any:
