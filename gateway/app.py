@@ -14,13 +14,17 @@ from gateway import sse
 from gateway.call import Endpoint, Handler
 from gateway.connection import Message, Receive, Send
 from gateway.edge import Edge
-from gateway.routes import discovery, ops, tgi
+from gateway.routes import chat, completions, discovery, ops, sagemaker, tgi
 from gateway.service import Service
 
 PROTECTED: dict[str, Handler] = {
     "/generate_stream": tgi.generate_stream,
     "/generate": tgi.generate,
     "/tokenize": tgi.tokenize,
+    "/v1/chat/completions": chat.chat,
+    "/v1/completions": completions.completions,
+    "/chat_tokenize": chat.chat_tokenize,
+    "/invocations": sagemaker.invocations,
 }
 """POST, behind the API key."""
 
@@ -31,6 +35,7 @@ OPEN: dict[str, Handler] = {
     "/health/accept": ops.accept,
     "/info": ops.info,
     "/v1/models": ops.models,
+    "/v1/models/{id:path}": ops.model,
     "/metrics": ops.prometheus,
     "/sd/workers": discovery.workers,
     "/farm": discovery.farm,

@@ -6,11 +6,9 @@ from common import metrics
 from common.errors import RequestError
 from gateway import overview
 from gateway.call import Call
+from gateway.release import TGI_VERSION
 from gateway.scrape import local_pages
 from gateway.service import N_THREADS
-
-TGI_VERSION = "3.3.7"
-"""The release of TGI whose surface this is; clients parse it."""
 
 
 async def health(call: Call) -> None:
@@ -54,9 +52,20 @@ async def info(call: Call) -> None:
 
 
 async def models(call: Call) -> None:
-    model = call.service.relay.model()
-    name = call.service.settings.name if model is None else model.name
-    await call.answer_json({"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": name}]})
+    names = [model.name for model in call.service.relay.models()] or [call.service.settings.name]
+    await call.answer_json({"object": "list", "data": [_described(name) for name in names]})
+
+
+async def model(call: Call) -> None:
+    """One of the served models; any other name is 404 here, though requests may use it."""
+    name = call.scope["path_params"]["id"]
+    if name not in ([model.name for model in call.service.relay.models()] or [call.service.settings.name]):
+        raise RequestError("not_found", "There is no such model")
+    await call.answer_json(_described(name))
+
+
+def _described(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": name}
 
 
 async def prometheus(call: Call) -> None:
