@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import torch
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from common.noise import mix64
 
@@ -41,22 +43,21 @@ class ModelTokens:
 
     def __init__(self, model: Any) -> None:
         self._model = model.eval()
+        self._argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._seen: dict[int, tuple[tuple[int, ...], Any]] = {}
         self.vocab_size = int(model.config.get_text_config().vocab_size)
 
     @classmethod
     def load(cls, folder: Path) -> ModelTokens:
         """Reads safetensors weights."""
-        from transformers import AutoModelForCausalLM
-
         model: Any = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
         return cls(model.float())
 
     @torch.inference_mode()
     def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
-        seen, cache = self._seen.get(slot, ((), None))
+        seen, cache = self._seen.pop(slot, ((), None))
         if not seen or tokens[: len(seen)] != seen or len(tokens) == len(seen):
-            seen, cache = (), None
-        output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), past_key_values=cache, use_cache=True)
-        self._seen[slot] = (tokens, output.past_key_values)
+            seen, cache = (), DynamicCache()
+        output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), use_cache=True, **{self._argument: cache})
+        self._seen[slot] = (tokens, cache)
         return output.logits[0, -1].float()  # type: ignore[no-any-return]
