@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from common import metrics, registry
 from common.broker import UNREACHABLE, Broker, connect, connect_single
 from common.config import Settings, version
-from common.errors import StartError
+from common.errors import DeviceLost, StartError
 from common.keys import Cell, lane_name
 from common.logs import start_logs
 from common.messages import VERSION, Card, NewerVersion, Want, Worker
@@ -231,10 +231,20 @@ async def _main(settings: Settings) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         await process.run()
-    except StartError as error:
-        status.say(error=str(error), code=error.code)
-        return error.code
+    except Exception as error:
+        reason = _reason(error)
+        if reason is None:
+            raise
+        status.say(error=str(reason), code=reason.code)
+        return reason.code
     return 0
+
+
+def _reason(error: BaseException) -> StartError | DeviceLost | None:
+    """What ends this process with a status of its own, alone or in a group; None: something unexpected."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_reason, error.exceptions)), None)
+    return error if isinstance(error, StartError | DeviceLost) else None
 
 
 def main() -> None:
