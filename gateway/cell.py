@@ -77,7 +77,8 @@ class CellRelay:
                 self._leaving.add(request.rid)
             raise
         except asyncio.CancelledError:
-            queueing.add_done_callback(lambda task: self._cancel(live) if task.exception() is None else None)
+            queueing.add_done_callback(lambda task: task.exception())
+            queueing.add_done_callback(lambda task: self._cancel(live))
             raise
         if request.ttl_ms:
             asyncio.get_running_loop().call_later(request.ttl_ms / 1000, self._too_late, live)

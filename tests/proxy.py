@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 
 from tests.servers import free_port
 
@@ -31,7 +32,8 @@ class Proxy:
         """Breaks every connection; new ones lead to `target`."""
         self.target = target or self.target
         for sock in self._sockets:
-            sock.close() if sock.fileno() < 0 else sock.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
         self._sockets.clear()
 
     def close(self) -> None:
@@ -54,15 +56,10 @@ class Proxy:
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             while data := source.recv(65536):
                 self._flowing.wait()
                 sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for sock in (source, sink):
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
+        for sock in (source, sink):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

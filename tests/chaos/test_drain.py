@@ -1,0 +1,163 @@
+"""Ends on purpose: drains, spot notices, rolling restarts (design §8)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import statistics
+import time
+
+import httpx
+import pytest
+
+from tests.chaos.checks import assert_whole, soon, tokens_served
+from tests.chaos.streams import client, stream, streams
+from tests.farm import Farm, wait_for
+
+pytestmark = [pytest.mark.anyio, pytest.mark.chaos]
+
+
+async def test_a_worker_drains_within_the_grace(farm: Farm) -> None:
+    url = farm.gateway()
+    worker = farm.worker()
+    farm.wait_ready()
+    running = asyncio.create_task(streams(url, range(6), 100))
+    await soon(lambda: tokens_served(farm) > 20)
+    other = farm.worker()
+    worker.popen.send_signal(signal.SIGTERM)
+    assert_whole(farm, await running)
+    assert worker.popen.wait(10) == 0
+    assert farm.metric("farm_takeovers_total") == 0, "what fitted into the grace ended where it was"
+    await asyncio.to_thread(wait_for, lambda: other.ids(), 20)
+    await soon(lambda: _ready(url))
+    assert_whole(farm, await streams(url, range(6), 10))
+
+
+async def test_a_second_signal_hands_over_at_once(farm: Farm) -> None:
+    url = farm.gateway()
+    workers = [farm.worker(), farm.worker()]
+    farm.wait_ready(2)
+    running = asyncio.create_task(streams(url, range(6), 300))
+    await soon(lambda: tokens_served(farm) > 40)
+    for worker in workers[:1]:
+        worker.popen.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        worker.popen.send_signal(signal.SIGTERM)
+        assert worker.popen.wait(5) == 0
+    assert_whole(farm, await running)
+
+
+async def test_a_spot_notice_hands_fifty_streams_over(farm: Farm) -> None:
+    """Last token there → first token elsewhere, p50 < 1 s."""
+    farm.env["MAX_BATCH_SIZE"] = "64"
+    url = farm.gateway()
+    worker = farm.worker()
+    farm.wait_ready()
+    running = asyncio.create_task(streams(url, range(50), 250))
+    await soon(lambda: tokens_served(farm) > 40)
+    other = farm.worker()
+    await asyncio.to_thread(wait_for, lambda: other.ids(), 20)
+    worker.popen.send_signal(signal.SIGUSR1)
+    shown = await running
+    assert_whole(farm, shown)
+    assert worker.popen.wait(5) == 0
+    pauses = [one.longest_pause_s for one in shown]
+    print(f"spot notice: pause p50 {statistics.median(pauses):.2f} s, max {max(pauses):.2f} s")
+    assert statistics.median(pauses) < 1
+
+
+async def test_a_gateway_drains_within_the_grace(farm: Farm) -> None:
+    url = farm.gateway()
+    farm.worker()
+    farm.wait_ready()
+    running = asyncio.create_task(streams(url, range(6), 100))
+    await soon(lambda: tokens_served(farm) > 20)
+    gateway = farm.gateways[0].popen
+    gateway.send_signal(signal.SIGTERM)
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(f"{url}/health/accept")).status_code == 503
+    shown = await running
+    assert not [fault for one in shown for fault in one.faults(farm.worker_ids())]
+    assert gateway.wait(10) == 0
+
+
+async def test_a_rolling_restart_under_load_shows_no_error(farm: Farm) -> None:
+    """Every worker and gateway once, clients without retries, 500 streams shorter than the grace."""
+    gateways = [farm.gateway(), farm.gateway()]
+    for _ in range(2):
+        farm.worker()
+    farm.wait_ready(2)
+    accepting = set(gateways)
+    done, stop = [], asyncio.Event()
+    async with client() as http:
+
+        async def load(number: int) -> None:
+            while not stop.is_set() or len(done) < 500:
+                url = sorted(accepting)[(number + len(done)) % len(accepting)]
+                done.append(await stream(http, url, 1000 * number + len(done), 15))
+
+        loads = [asyncio.create_task(load(number)) for number in range(8)]
+        for old in list(farm.workers):
+            n_ids = len(farm.worker_ids())
+            farm.worker()
+            await soon(lambda n_ids=n_ids: len(farm.worker_ids()) > n_ids, 30)  # type: ignore[misc]
+            old.popen.send_signal(signal.SIGTERM)
+            await soon(lambda old=old: old.popen.poll() is not None, 30)  # type: ignore[misc]
+        for number, old_url in enumerate(gateways):
+            new_url = farm.gateway()
+            await soon(lambda url=new_url: _ready(url), 20)  # type: ignore[misc]
+            accepting.add(new_url)
+            accepting.discard(old_url)
+            await asyncio.sleep(0.2)
+            farm.gateways[number].popen.send_signal(signal.SIGTERM)
+            await soon(lambda number=number: farm.gateways[number].popen.poll() is not None, 30)  # type: ignore[misc]
+        stop.set()
+        await asyncio.gather(*loads)
+    faults = [fault for one in done for fault in one.faults(farm.worker_ids())]
+    assert not faults, faults[:5]
+    assert len(done) >= 500
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=1).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def test_overload_is_refused_at_once_and_most_second_tries_get_in(farm: Farm) -> None:
+    """4 × overload for 60 s; clients wait Retry-After once (design §8). The farm ends about one request a second."""
+    farm.env |= {"FARM_ORACLE_PREFILL_MS": "20", "FARM_ORACLE_STEP_MS": "38", "MAX_BATCH_SIZE": "2"}
+    url = farm.gateway()
+    farm.worker()
+    farm.worker()
+    farm.wait_ready(2)
+    first_tries = second_tries = second_admitted = 0
+    delays_s = []
+    async with client() as http:
+
+        async def one(seed: int) -> None:
+            nonlocal first_tries, second_tries, second_admitted
+            request = {"inputs": "w11 w12", "parameters": {"max_new_tokens": 100, "seed": seed, "do_sample": True}}
+            started_s = time.monotonic()
+            answer = await http.post(f"{url}/generate", json=request)
+            first_tries += 1
+            if answer.status_code == 200:
+                return
+            delays_s.append(time.monotonic() - started_s)
+            assert (answer.status_code, answer.json()["error_type"]) == (429, "overloaded")
+            await asyncio.sleep(int(answer.headers["retry-after"]))
+            second_tries += 1
+            second_admitted += (await http.post(f"{url}/generate", json=request)).status_code == 200
+
+        tasks, seed, until_s = [], 0, time.monotonic() + 60
+        while time.monotonic() < until_s:
+            tasks.append(asyncio.create_task(one(seed)))
+            seed += 1
+            await asyncio.sleep(1 / 4)
+        await asyncio.gather(*tasks)
+    print(
+        f"{first_tries} first tries, {second_tries} second tries, {second_admitted} admitted, p50 of a refusal {statistics.median(delays_s):.3f} s"
+    )
+    assert second_tries > 20
+    assert second_admitted / second_tries >= 0.8
