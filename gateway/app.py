@@ -14,7 +14,7 @@ from gateway import sse
 from gateway.call import Endpoint, Handler
 from gateway.connection import Message, Receive, Send
 from gateway.edge import Edge
-from gateway.routes import chat, completions, discovery, ops, sagemaker, tgi
+from gateway.routes import chat, completions, discovery, docs, ops, sagemaker, tgi
 from gateway.service import Service
 
 PROTECTED: dict[str, Handler] = {
@@ -37,6 +37,9 @@ OPEN: dict[str, Handler] = {
     "/v1/models": ops.models,
     "/v1/models/{id:path}": ops.model,
     "/metrics": ops.prometheus,
+    "/docs": docs.page,
+    "/docs/": docs.page,
+    "/api-doc/openapi.json": docs.openapi,
     "/sd/workers": discovery.workers,
     "/farm": discovery.farm,
 }

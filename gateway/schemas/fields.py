@@ -153,7 +153,11 @@ class Record(Generic[R]):
         self._cls = cls
         self._fields = [(name, (name, *(aliases or {}).get(name, ())), kind) for name, kind in kinds.items()]
         self._required = [name for name in kinds if name not in cls._field_defaults]  # type: ignore[attr-defined]
-        properties = {name: schema_of(kind) if name in self._required else _or_null(schema_of(kind)) for name, kind in kinds.items()}
+        properties = {
+            spelling: schema_of(kind) if name in self._required else _or_null(schema_of(kind))
+            for name, spellings, kind in self._fields
+            for spelling in spellings
+        }
         self.schema: Schema = {"type": "object", "properties": properties}
         if self._required:
             self.schema["required"] = list(self._required)

@@ -6,6 +6,7 @@ The gateway under test is the real process; only the device is replaced, so that
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,23 @@ def tokenizer_json() -> bytes:
     tokenizer.train_from_iterator(["what is deep learning the quick brown fox"] * 4, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])  # type: ignore[assignment]
     return tokenizer.to_str().encode()
+
+
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% if tools %}[tools]{% endif %}{{ style or '' }}"
+    "{% for message in messages %}"
+    "{% if message.role == 'critic' %}{{ raise_exception('Roles must alternate') }}{% endif %}"
+    "{{ message.role[0] }}:{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.name }}({{ call.function.arguments.x }}){% endfor %}"
+    "{% if message.tool_call_id %}#{{ message.tool_call_id }}{% endif %};"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
+
+FILES = {
+    "tokenizer.json": tokenizer_json(),
+    "tokenizer_config.json": json.dumps({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}).encode(),
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +124,7 @@ class ScriptedWorker:
     async def _run(self) -> None:
         redis = connect(self.url)
         card = Card(
-            1, "org/tiny", "fp1", {"tokenizer.json": tokenizer_json()}, {"max_input_tokens": MAX_INPUT, "max_total_tokens": LENGTH},
+            1, "org/tiny", "fp1", FILES, {"max_input_tokens": MAX_INPUT, "max_total_tokens": LENGTH, "vocab_size": 300},
             self.capabilities, "abc123", "text-generation",
         )  # fmt: skip
         self._broker = Broker(redis, Cell(self.farm, card.model, card.fingerprint))
