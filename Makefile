@@ -34,10 +34,31 @@ present = $(foreach name,$(long),$(if $(shell grep -rlE "pytest.mark.$(subst -,_
 $(long): install
 	$(py) -m pytest -m $(subst -,_,$@) --timeout 3600
 
+# Images, for Docker where its daemon answers, else for Podman. TAG names their version.
+TAG ?= 0.1.0
+build = $(if $(shell docker info >/dev/null 2>&1 && echo yes),docker build,BUILDAH_ISOLATION=chroot podman build --network host --format docker)
+.PHONY: image-gateway image-cpu image-all compose-test dash-test
+
+image-gateway:
+	$(build) -t tokenfarm-gateway:$(TAG) -f deploy/images/gateway.Containerfile .
+
+image-cpu:
+	$(build) -t tokenfarm-worker-cpu:$(TAG) -f deploy/images/worker-cpu.Containerfile .
+
+image-all: image-cpu
+	$(build) -t tokenfarm:$(TAG) --build-arg WORKER=tokenfarm-worker-cpu:$(TAG) -f deploy/images/all.Containerfile .
+
+# These need Docker, or Podman with podman-compose, and the base images.
+compose-test: install image-gateway image-all
+	TAG=$(TAG) $(py) -m pytest -m compose --timeout 300
+
+dash-test: install image-gateway image-cpu
+	TAG=$(TAG) $(py) -m pytest -m dash --timeout 300
+
 bench: install
 	$(py) -m tests.bench
 
-rest: $(present) $(if $(wildcard tests/bench/__main__.py),bench)
+rest: $(filter clients contract-%,$(present))
 
 test-all: test rest
 
