@@ -188,6 +188,11 @@ class Broker:
         """Ends requests whose clients are gone; says what each was: unknown, ended, queued or mailed. Signs `gateway` in."""
         return [state.decode() for state in await self._run("cancel", gateway, *(rid.hex() for rid in rids))]
 
+    async def give_up(self, delivery: Delivery, why: str) -> None:
+        """Keeps a request that nobody can run as a dead letter."""
+        fields = {"rid": delivery.rid.hex(), "why": why, "message": delivery.message}
+        await self.redis.xadd(self.cell.dead, fields, maxlen=10_000, approximate=True)
+
     async def release(self, worker: str, how: str, blamed: Sequence[bytes] = ()) -> bool:
         """Hands back all that a worker runs; False when it was not registered."""
         return bool(await self._run("release", worker, how, *(rid.hex() for rid in blamed)))

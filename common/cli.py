@@ -21,6 +21,8 @@ usage: tokenfarm COMMAND [options]
   up       broker, gateway and workers on this host (also: serve)
   gateway  one gateway, for the broker at REDIS_URL
   worker   one worker, for the broker at REDIS_URL
+  request  what became of a request: tokenfarm request RID
+  dead     the requests that were given up
   jobs     the worker that fetches and converts models, for the database at FARM_JOBS_URL
            jobs prefetch | jobs convert: have it done for MODEL_ID, and wait
 
@@ -76,6 +78,22 @@ def _jobs(argv: Sequence[str]) -> int:
     return _become("workers.jobs", argv)
 
 
+def _request(argv: Sequence[str]) -> int:
+    settings = _begin(argv[1:], "tokenfarm request")
+    from common.operators import show_request
+
+    if not argv:
+        raise StartError("Which request? tokenfarm request RID; gateways log the rid of each")
+    return show_request(settings, argv[0])
+
+
+def _dead(argv: Sequence[str]) -> int:
+    settings = _begin(argv, "tokenfarm dead")
+    from common.operators import show_dead
+
+    return show_dead(settings)
+
+
 def _begin(argv: Sequence[str], program: str, defaults: Mapping[str, object] | None = None) -> Settings:
     """Refuses wrong settings before anything slow."""
     settings = Settings.from_env(os.environ, argv, defaults=defaults, program=program)
@@ -95,6 +113,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": _one_host,
     "gateway": _gateway,
     "worker": _worker,
+    "request": _request,
+    "dead": _dead,
     "jobs": _jobs,
 }
 

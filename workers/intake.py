@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 from common.broker import UNREACHABLE, Broker, Delivery
@@ -87,6 +88,8 @@ class Intake:
             submit = decode(Submit, delivery.message)
         except Malformed as error:
             log.error("rid=%s cannot be read: %s", delivery.rid.hex(), error)
+            with suppress(*UNREACHABLE):
+                await self._broker.give_up(delivery, "cannot be read")
             return _ended(_row(delivery, Submit(1, delivery.rid, (), 0), []), "generation", "the queued request cannot be read")
         events = await self._earlier(delivery, submit)
         row = _row(delivery, submit, events)

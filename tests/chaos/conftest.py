@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.streams import BACKEND
 from tests.farm import Farm
+from tests.neuron.doubles import exported
 from tests.servers import Server
 
 SALTED = {
@@ -27,5 +29,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
     """Salted oracle with a prefill of 100 ms: an unsalted or quick one cannot show the worst faults."""
-    with Farm(tmp_path, server, SALTED) as farm:
+    with Farm(tmp_path, server, SALTED | backend(tmp_path)) as farm:
         yield farm
+
+
+def backend(folder: Path) -> dict[str, str]:
+    """The oracle, or what `make chaos BACKEND=…` names."""
+    if BACKEND != "neuron-double":
+        return {}
+    model = exported(folder / "model", batch_size=8)
+    return {"FARM_BACKEND": BACKEND, "MODEL_ID": str(model), "FARM_SERVED_NAME": "oracle"}

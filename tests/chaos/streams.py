@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import httpx
 
-from workers.engines.oracle import next_token
+from workers.engines.oracle import N_SPECIAL, N_WORDS, next_token
+from workers.neuron.double_tokens import hashed_token
 
-LAST_PROMPT_TOKEN = 77
-PROMPT = f"w5 w6 w{LAST_PROMPT_TOKEN}"
+BACKEND = os.environ.get("FARM_BACKEND", "oracle")
+PROMPT_IDS = (15, 16, 77)
+PROMPT = " ".join(f"w{token}" for token in PROMPT_IDS)
+
+
+def expected(seed: int, shown: Sequence[int], worker: str) -> int:
+    """The token that this worker gives after `shown`; the device double's depends on all tokens before it."""
+    if BACKEND == "neuron-double":
+        return hashed_token((*PROMPT_IDS, *shown), N_WORDS, N_SPECIAL, worker)
+    return next_token(seed, len(shown), (*PROMPT_IDS, *shown)[-1], worker)
 
 
 @dataclass
@@ -35,11 +45,9 @@ class Shown:
             found.append(f"seed {self.seed}: {len(self.tokens)} of {self.n_wanted} tokens, ended by {self.finish_reason!r}")
         if self.indices != list(range(1, len(self.tokens) + 1)):
             found.append(f"seed {self.seed}: indices {self.indices}")
-        previous = LAST_PROMPT_TOKEN
         for pos, token in enumerate(self.tokens):
-            if token not in {next_token(self.seed, pos, previous, worker) for worker in worker_ids}:
+            if token not in {expected(self.seed, self.tokens[:pos], worker) for worker in worker_ids}:
                 found.append(f"seed {self.seed}: token {token} at {pos} follows from nothing that was shown")
-            previous = token
         return found
 
     @property

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -72,6 +74,20 @@ def test_garbage_is_malformed_or_a_record(data: bytes) -> None:
             assert isinstance(decode(cls, data), cls)  # type: ignore[type-var]
         except (Malformed, NewerVersion):
             continue
+
+
+SAMPLES = Path(__file__).parent.parent / "wire" / "v1"
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_frozen_samples_of_version_1_are_still_read(record: Submit) -> None:
+    """Written by the first release of this version; a change that misreads them needs a new version."""
+    read = decode(type(record), (SAMPLES / f"{type(record).__name__.lower()}.bin").read_bytes())
+    assert read == record
+
+
+def test_the_frozen_journal_entry_is_still_read() -> None:
+    assert decode_events((SAMPLES / "journal.bin").read_bytes()) == [EVENT, FAILED]
 
 
 def test_request_ids_start_with_their_cell_and_do_not_repeat() -> None:
