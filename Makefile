@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 py = $(VENV)/bin/python
 setup = @$(PYTHON) -m common.bootstrap $(VENV)
+ifdef BACKEND
+export FARM_BACKEND := $(BACKEND)
+endif
 
 .PHONY: run install test rest test-all lint types unit clean
 .NOTPARALLEL:
@@ -31,19 +34,26 @@ long = parity chaos soak clients fresh contract-neuron contract-gaudi
 present = $(foreach name,$(long),$(if $(shell grep -rlE "pytest.mark.$(subst -,_,$(name))\b" tests --include=*.py),$(name)))
 .PHONY: $(long) bench
 
-$(long): install
+$(filter-out contract-neuron,$(long)): install
 	$(py) -m pytest -m $(subst -,_,$@) --timeout 3600
+
+# The real optimum-neuron lies before the packages of .venv: it needs another transformers.
+contract-neuron: install
+	PYTHONPATH=$$($(py) -m tests.neuron.environment) $(py) -m pytest -m contract_neuron --timeout 3600 tests/neuron/contract
 
 # Images, for Docker where its daemon answers, else for Podman. TAG names their version.
 TAG ?= 0.1.0
 build = $(if $(shell docker info >/dev/null 2>&1 && echo yes),docker build,BUILDAH_ISOLATION=chroot podman build --network host --format docker)
-.PHONY: image-gateway image-cpu image-all compose-test dash-test
+.PHONY: image-gateway image-cpu image-neuron image-all compose-test dash-test
 
 image-gateway:
 	$(build) -t tokenfarm-gateway:$(TAG) -f deploy/images/gateway.Containerfile .
 
 image-cpu:
 	$(build) -t tokenfarm-worker-cpu:$(TAG) -f deploy/images/worker-cpu.Containerfile .
+
+image-neuron:
+	$(build) -t tokenfarm-worker-neuron:$(TAG) -f deploy/images/worker-neuron.Containerfile .
 
 image-all: image-cpu
 	$(build) -t tokenfarm:$(TAG) --build-arg WORKER=tokenfarm-worker-cpu:$(TAG) -f deploy/images/all.Containerfile .

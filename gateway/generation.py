@@ -12,6 +12,7 @@ from common.messages import VERSION, Event, Flag, Submit, Want, new_rid
 from common.shapes import lane_for
 from gateway import admission, sse
 from gateway.call import Call
+from gateway.capabilities import require_supported
 from gateway.headers import Timing
 from gateway.live import Live
 from gateway.relay import ServedModel
@@ -181,10 +182,7 @@ def _check_ids(ids: Sequence[int], model: ServedModel, field: str) -> None:
 def _want(service: Service, model: ServedModel, parameters: GenerateParameters, wants_prompt: bool) -> int:
     """A seed asks for takeovers that change nothing (design §7)."""
     capabilities = model.capabilities
-    if "penalties" not in capabilities:
-        for name, neutral in (("repetition_penalty", 1.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("logit_bias", ())):
-            if getattr(parameters, name) not in (None, neutral):
-                raise invalid(f"`{name}` is not supported by the workers of this model")
+    require_supported(parameters, capabilities, model.card.limits.get("max_top_k", 0))
     want = Want(0) if parameters.seed is None else Want.EXACT
     available = service.settings.enable_prefill_logprobs and "prompt_logprobs" in capabilities
     if wants_prompt and not available:

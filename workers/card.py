@@ -30,9 +30,10 @@ TAIL_BYTES = 4096
 
 
 def build_card(
-    settings: Settings, folder: Path, shape: Shape, *, vocab_size: int, precision: str = "", capabilities: Sequence[str] = ()
-) -> Card:
-    """The card of the model in `folder` as served with `shape`; `precision` names the weights' data type.
+    settings: Settings, folder: Path, shape: Shape, *, vocab_size: int, precision: str = "", capabilities: Sequence[str] = (),
+    max_top_k: int = 0,
+) -> Card:  # fmt: skip
+    """The card of the model in `folder` as served with `shape`; `precision` names the weights' data type, `max_top_k` 0 means any.
 
     Always carries a tokenizer.json, converted when the model has only a slow tokenizer; raises `StartError` without any.
     """
@@ -48,6 +49,7 @@ def build_card(
             "max_total_tokens": shape.max_length,
             "max_batch_size": shape.batch_size,
             "vocab_size": vocab_size,
+            "max_top_k": max_top_k,
         },
         capabilities=tuple(capabilities),
         revision=revision or settings.revision or "",

@@ -131,7 +131,7 @@ class EngineProcess:
         await self._device.start(lambda: engine.warm_up(progress))
         card = build_card(
             self._settings, path, engine.shape, vocab_size=engine.vocab_size, precision=str(getattr(engine, "precision", "")),
-            capabilities=engine.capabilities.names(),
+            capabilities=engine.capabilities.names(), max_top_k=engine.capabilities.max_top_k,
         )  # fmt: skip
         return engine, card
 
@@ -243,7 +243,7 @@ async def _main(settings: Settings) -> int:
 def _reason(error: BaseException) -> StartError | DeviceLost | None:
     """What ends this process with a status of its own, alone or in a group; None: something unexpected."""
     if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(_reason, error.exceptions)), None)
+        return next((reason for each in error.exceptions if (reason := _reason(each))), None)
     return error if isinstance(error, StartError | DeviceLost) else None
 
 

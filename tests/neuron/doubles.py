@@ -8,7 +8,7 @@ from typing import Any
 
 from common.config import Settings
 from workers.engines.neuron_double import COMPILER, LIBRARY, DoubleLibrary, DoubleModel
-from workers.engines.oracle import N_WORDS, write_model
+from workers.engines.oracle import N_SPECIAL, N_WORDS, write_model
 from workers.neuron.artifact import Artifact
 from workers.neuron.double import DeviceDouble, Faults, NextToken
 from workers.neuron.double_tokens import HashTokens
@@ -59,4 +59,4 @@ def exported(folder: Path, **config: Any) -> Path:
 
 def write_config(folder: Path, **more: Any) -> None:
     """config.json of a decoder as small as memory checks need it."""
-    (folder / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": N_WORDS, "eos_token_id": 1, **more}))
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": N_WORDS, "eos_token_id": [1, N_SPECIAL - 1], **more}))

@@ -22,6 +22,7 @@ class Capabilities(NamedTuple):
     prompt_logprobs: bool = False
     penalties: bool = True
     reproducible: bool = False
+    max_top_k: int = 0  # 0: any
 
     def names(self) -> tuple[str, ...]:
         """The true ones, as published."""

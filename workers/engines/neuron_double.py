@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from common.shapes import Bucket
+from workers.engines.base import PrefillRow, Step
+from workers.engines.oracle import NOT_A_NUMBER, misbehave
 from workers.model_files import eos_ids
 from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
 from workers.neuron.cores import Host, usable
@@ -83,15 +86,30 @@ class DoubleLibrary:
     def _model(self, folder: Path, artifact: Artifact) -> DoubleModel:
         if self.faults.load_status:
             raise failed(self.faults.load_status, "as told")
-        real = any(folder.glob("*.safetensors"))
-        tokens = ModelTokens.load(folder) if real else HashTokens(text_config(folder)["vocab_size"], max(eos_ids(folder)) + 1, self._salt)
+        if any(folder.glob("*.safetensors")):
+            tokens: ModelTokens | HashTokens = ModelTokens.load(folder)
+        else:
+            tokens = HashTokens(text_config(folder)["vocab_size"], max(eos_ids(folder)) + 1, self._salt, NOT_A_NUMBER)
         return DoubleModel(DeviceDouble(artifact, tokens, self.faults), tokens.vocab_size)
 
 
 class NeuronDoubleEngine(StaticEngine):
-    """For tests, and for a look on any machine: `make run BACKEND=neuron-double`."""
+    """For tests, and for a look on any machine: `make run BACKEND=neuron-double`. Without weights it speaks as the oracle does:
+    the oracle's times, salt and special words count here too.
+    """
 
     def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
-        faults = Faults.parse(settings.double)
-        salt = (lambda: self.worker) if faults.salted else str
-        super().__init__(settings, model_path, worker, DoubleLibrary(faults, salt))
+        faults = Faults.parse(settings.double, settings.oracle_prefill_ms, settings.oracle_step_ms)
+        self._salted = settings.oracle_salted
+        super().__init__(settings, model_path, worker, DoubleLibrary(faults, (lambda: self.worker) if self._salted else str))
+
+    def serve(self, model: Model) -> None:
+        super().serve(model)
+        self._speaks_as_oracle = isinstance(model, DoubleModel) and isinstance(model.device.next_token, HashTokens)
+        if self._salted:
+            self.capabilities = self.capabilities._replace(reproducible=False)
+
+    def prefill(self, bucket: Bucket, rows: Sequence[PrefillRow]) -> Step:
+        if self._speaks_as_oracle:
+            misbehave(rows)
+        return super().prefill(bucket, rows)

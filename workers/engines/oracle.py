@@ -82,7 +82,7 @@ class OracleEngine:
             assert row.start in (0, len(self._cache[row.slot]))
             self._cache[row.slot][row.start :] = row.ids
         _sleep_ms(self._settings.oracle_prefill_ms)
-        self._misbehave(rows)
+        misbehave(rows)
         return Step(tokens=[self._token(row, row.ids[-1]) for row in rows])
 
     def decode(self, rows: Sequence[DecodeRow]) -> Step:
@@ -103,20 +103,22 @@ class OracleEngine:
     def scrub(self, slot: int) -> None:
         self._cache[slot].clear()
 
-    def _misbehave(self, rows: Sequence[PrefillRow]) -> None:
-        words = {token for row in rows for token in row.ids}
-        if DEADLY in words:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if HANGING in words:
-            time.sleep(3600)
-        faulty = [row.slot for row in rows if FAULTY in row.ids]
-        if faulty:
-            raise EngineFault(faulty, "the oracle refuses this prompt")
-
     def _token(self, row: PrefillRow | DecodeRow, previous: int) -> int:
         if NOT_A_NUMBER in self._cache[row.slot]:
             return -1
         return next_token(row.seed, row.pos, previous, self.worker if self._settings.oracle_salted else "")
+
+
+def misbehave(rows: Sequence[PrefillRow]) -> None:
+    """Does what a prompt's special words say."""
+    words = {token for row in rows for token in row.ids}
+    if DEADLY in words:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if HANGING in words:
+        time.sleep(3600)
+    faulty = [row.slot for row in rows if FAULTY in row.ids]
+    if faulty:
+        raise EngineFault(faulty, "the oracle refuses this prompt")
 
 
 def _sleep_ms(milliseconds: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from threading import Event
 from typing import Any
 
@@ -38,17 +38,16 @@ class Faults:
     status: int = 1004
     nan_at: int = NEVER
     hang_at: int = NEVER
-    salted: int = 0
     n_cores: int = 32
     load_status: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Faults:
+    def parse(cls, text: str, prefill_ms: float = 0.0, step_ms: float = 0.0) -> Faults:
         """Reads `name=value,…`; raises `StartError`."""
         types: dict[str, Callable[[str], Any]] = {entry.name: type(entry.default) for entry in fields(cls)}
         try:
             pairs = dict(part.split("=", 1) for part in text.replace(" ", "").split(",") if part)
-            return cls(**{name: types[name](value) for name, value in pairs.items()})
+            return replace(cls(prefill_ms, step_ms), **{name: types[name](value) for name, value in pairs.items()})
         except (KeyError, ValueError):
             raise StartError(f"Invalid argument: FARM_DOUBLE={text}, allowed are name=value with {', '.join(types)}") from None
 

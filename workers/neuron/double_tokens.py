@@ -27,12 +27,15 @@ def hashed_token(tokens: tuple[int, ...], vocab_size: int, first: int = 0, salt:
 class HashTokens:
     """Logits that leave no choice; with a salt nobody else can regenerate a lost run."""
 
-    def __init__(self, vocab_size: int, first: int = 0, salt: Callable[[], str] = str) -> None:
+    def __init__(self, vocab_size: int, first: int = 0, salt: Callable[[], str] = str, not_a_number: int = -1) -> None:
         self.vocab_size = vocab_size
         self._salt = salt
+        self._not_a_number = not_a_number
         self._first = first
 
     def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
+        if self._not_a_number in tokens:
+            return torch.full((self.vocab_size,), float("nan"))
         logits = torch.zeros(self.vocab_size)
         logits[hashed_token(tokens, self.vocab_size, self._first, self._salt())] = PEAK
         return logits

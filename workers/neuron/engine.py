@@ -60,10 +60,8 @@ class StaticEngine:
         self.shape = shape_of(artifact)
         self._table = graphs(artifact)
         self._next_pos = [0] * artifact.batch_size
-        sampled = artifact.on_device_sampling
-        self.capabilities = (
-            Capabilities("tokens", seed=False, logprobs=False, penalties=False) if sampled else Capabilities(reproducible=True)
-        )
+        sampled = Capabilities("tokens", seed=False, logprobs=False, penalties=False, max_top_k=artifact.max_topk)
+        self.capabilities = sampled if artifact.on_device_sampling else Capabilities(reproducible=True)
 
     def warm_up(self, progress: Progress) -> None:
         """One prefill into each slot, one decode of all."""
