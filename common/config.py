@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from importlib.metadata import version as installed_version
+from socket import gethostname
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -139,7 +140,9 @@ class Settings:
         notes = [f"{given.pop(option.name)[0]} has no effect here" for option in WITHOUT_MEANING if option.name in given]
         notes += [f"{key} is not a setting" for key in env if key not in OWN_ENVS and _looks_own(key)]
         if "hostname" in given and not _is_address(given["hostname"][1]):
-            notes.append(f"HOSTNAME={given.pop('hostname')[1]} is not an IP address and is ignored")
+            name = given.pop("hostname")[1]
+            if name != gethostname():  # containers and some shells set it to this host's name
+                notes.append(f"HOSTNAME={name} is not an IP address and is ignored")
         values = {
             **(defaults or {}),
             **{name: value for name, (_, value) in given.items()},

@@ -134,17 +134,23 @@ class Watch:
         self._process = subprocess.Popen(
             [ENGINE, "exec", gateway, "python3", "-u", "-c", WATCH], env=ENV, stdout=subprocess.PIPE, text=True
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.changes.append(tuple(json.loads(line)))
+        with self._process.stdout as lines:
+            for line in lines:
+                self.changes.append(tuple(json.loads(line)))
 
     def first(self, condition: Callable[[list[str], float], bool], after_s: float = 0.0) -> float | None:
         """When the condition was first seen to hold."""
         return next((at_s for at_s, workers, ready in self.changes if at_s >= after_s and condition(workers, ready)), None)
 
-    def close(self) -> None:
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(10)
+        self._reader.join(10)
