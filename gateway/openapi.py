@@ -43,6 +43,7 @@ TOP = each(each(TOKEN))
 DETAILS = obj(SEQUENCE, best_of_sequences=each(obj({"generated_text": TEXT, **SEQUENCE}, top_tokens=TOP)), top_tokens=TOP)
 GENERATED = obj({"generated_text": TEXT}, details=DETAILS)
 SPANS = each(obj({"id": COUNT, "text": TEXT, "start": COUNT, "stop": COUNT}))
+EVENT = obj({"data": TEXT})
 USAGE = obj(dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), COUNT))
 HEAD = {"id": TEXT, "created": COUNT, "model": TEXT, "system_fingerprint": TEXT}
 LOGPROBS = {"type": ["object", "null"]}
@@ -76,7 +77,7 @@ GENERATING = (*READING, 404, 424, 500, 503, 504)
 
 def _generating(what: str, body: Schema, answer: Schema | None, streams: bool = True) -> Said:
     content = {JSON: answer} if answer is not None else {}
-    return Said(what, {**content, **({EVENTS: TEXT} if streams else {})}, body, GENERATING, (401,), detaches=True)
+    return Said(what, {**content, **({EVENTS: EVENT} if streams else {})}, body, GENERATING, (401,), detaches=True)
 
 
 POSTS = {
