@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from common.errors import StartError
 from common.shapes import Bucket
 from workers.engines.base import PrefillRow, Progress, Step
 from workers.engines.oracle import NOT_A_NUMBER, misbehave
 from workers.model_files import eos_ids
 from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
-from workers.neuron.cores import Host, usable
+from workers.neuron.cores import NO_DEVICE, NO_DEVICE_LINE, Host, usable
 from workers.neuron.double import DeviceDouble, Faults, failed
 from workers.neuron.double_tokens import HashTokens, ModelTokens
 from workers.neuron.engine import StaticEngine
@@ -63,6 +64,8 @@ class DoubleLibrary:
         return LIBRARY, COMPILER
 
     def host(self, settings: Settings) -> Host:
+        if self.faults.n_cores == 0:
+            raise StartError(NO_DEVICE_LINE, NO_DEVICE)
         return Host(INSTANCE, usable(self.faults.n_cores, settings.neuron_rt_visible_cores, settings.neuron_rt_num_cores))
 
     def use(self, env: Mapping[str, str]) -> None:
