@@ -190,8 +190,8 @@ class Broker:
 
     async def give_up(self, delivery: Delivery, why: str) -> None:
         """Keeps a request that nobody can run as a dead letter."""
-        fields = {"rid": delivery.rid.hex(), "why": why, "message": delivery.message}
-        await self.redis.xadd(self.cell.dead, fields, maxlen=10_000, approximate=True)
+        letter = ("rid", delivery.rid.hex(), "why", why, "message", delivery.message)
+        await self.redis.execute_command("XADD", self.cell.dead, "MAXLEN", "~", 10_000, "*", *letter)
 
     async def release(self, worker: str, how: str, blamed: Sequence[bytes] = ()) -> bool:
         """Hands back all that a worker runs; False when it was not registered."""

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 MOST_PATIENCE_S = 5.0
 LEAST_WAITING = 128
 
+BLIND_S = 5.0
+"""Without an answer of the broker for this long nothing new is taken."""
+
 RESUMABLE_S = 30.0
 """How long a resumable request goes on without a viewer."""
 
@@ -47,7 +50,7 @@ class CellRelay:
 
     def ready(self) -> bool:
         """Whether a worker is ready and Redis answered in the last seconds."""
-        return bool(self.lanes()) and monotonic() - self._seen_s < 3.0
+        return bool(self.lanes()) and monotonic() - self._seen_s < BLIND_S
 
     def max_waiting(self, lane: int) -> int:
         """How many requests may wait in a lane."""

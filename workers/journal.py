@@ -96,7 +96,7 @@ class Journal:
         """An idle worker flushes each second; not beside a device call, or one that hangs would keep its lease."""
         while True:
             step = self._step
-            await asyncio.sleep(IDLE_TICK_S)
+            await asyncio.sleep(min(IDLE_TICK_S, self._lease_ms / 4000))
             if step == self._step and not self._busy():
                 self._dirty.set()
 

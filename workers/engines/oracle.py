@@ -31,6 +31,7 @@ HANGING = 3  # this one never comes back,
 FAULTY = 4  # this one is refused by the engine,
 NOT_A_NUMBER = 8  # this one has no usable output
 N_SPECIAL = 10
+"""Tokens below are never generated."""
 
 
 def next_token(seed: int, pos: int, previous: int, salt: str = "") -> int:
@@ -40,7 +41,7 @@ def next_token(seed: int, pos: int, previous: int, salt: str = "") -> int:
 
 def write_model(folder: Path) -> None:
     """Fills a folder with the oracle's tokenizer: a word `w123` is token 123, any other is unknown."""
-    vocabulary = {"<unk>": UNKNOWN, "</s>": EOS, **{f"w{token}": token for token in range(N_SPECIAL, N_WORDS)}}
+    vocabulary = {"<unk>": UNKNOWN, "</s>": EOS, **{f"w{token}": token for token in range(DEADLY, N_WORDS)}}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.add_special_tokens(["<unk>", "</s>"])
