@@ -7,10 +7,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import engine, serving
+from tests.bench import engine, serving, templating, validation
 from tests.bench.figures import Figure
 
-BENCHES: tuple[Callable[[Path], list[Figure]], ...] = (serving.first_token, serving.commands, serving.idle, engine.farm_ratio)
+BENCHES: tuple[Callable[[Path], list[Figure]], ...] = (
+    serving.first_token, serving.commands, serving.idle, validation.validation, templating.templating, engine.farm_ratio,
+)  # fmt: skip
 
 
 def main() -> int:

@@ -82,6 +82,18 @@ async def test_long_and_short_texts_at_once_do_not_disturb_each_other(encoder: E
     assert [await encoder.encode(text, truncate=50) for text in texts] == together[: len(texts)]
 
 
+async def test_many_threads_share_one_tokenizer(encoder: Encoder) -> None:
+    texts = ["what is deep learning é " * n for n in range(1, 17)]
+
+    def encode(text: str) -> list[int]:
+        return [token for _ in range(20) for token in asyncio.run(encoder.encode(text, special_tokens=False))]
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = await asyncio.gather(*(asyncio.get_running_loop().run_in_executor(pool, encode, text) for text in texts))
+    plain = Tokenizer.from_str(tokenizer_json().decode())
+    assert answers == [plain.encode(text, add_special_tokens=False).ids * 20 for text in texts]
+
+
 async def test_an_encoder_is_made_once_for_a_card_and_old_ones_go(threads: ThreadPoolExecutor) -> None:
     encoders = PerModel(lambda card: Encoder(card.files["tokenizer.json"], threads), threads)
     card = Card(1, "m", "fp0", {"tokenizer.json": tokenizer_json()}, {})
