@@ -79,13 +79,19 @@ class Broker:
         return {"REDIS_URL": f"redis://{user}@127.0.0.1:{self.port}/0", "FARM_REDIS_PASSWORD_FILE": str(self.secrets / f"{user}_password")}
 
 
-@pytest.fixture(params=sorted(binaries()))
-def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    broker = Broker(tmp_path, request.param).start()
+@pytest.fixture
+def kind() -> str:
+    return "valkey"
+
+
+@pytest.fixture
+def broker(tmp_path: Path, kind: str) -> Iterator[Broker]:
+    broker = Broker(tmp_path, kind).start()
     yield broker
     broker.stop()
 
 
+@pytest.mark.parametrize("kind", sorted(binaries()))
 def test_a_farm_lives_on_its_rights(broker: Broker, tmp_path: Path) -> None:
     """Streams, a takeover, a client that leaves, a drain, a detached result: no command is refused."""
     env = {"FARM": "farm", "FARM_ORACLE_STEP_MS": "20", "FARM_LEASE_S": "1"}
