@@ -26,6 +26,18 @@ MUTANTS = {
         "",
         "test_a_worker_is_paused_beyond_its_lease_and_comes_back",
     ),
+    "pointer moved at pull": (
+        "common/lua/parts/deliver.lua",
+        '"owner", worker, "epoch", epoch,',
+        '"owner", worker, "journal", worker, "journal_from", 1, "epoch", epoch,',
+        "test_two_deaths_in_a_row_before_the_first_flush",
+    ),
+    "journal trimmed early": (
+        "workers/journal.py",
+        "min_step = min([self._marks[0][1], *(row.journal_step for row in self._rows() if row.journal_step)])",
+        "min_step = self._step",
+        "test_a_long_stream_is_taken_over_whole",
+    ),
 }
 
 

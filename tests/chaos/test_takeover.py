@@ -8,6 +8,7 @@ import signal
 import pytest
 from redis import Redis
 
+from common.messages import decode_events
 from tests.chaos.checks import assert_whole, keys_left, soon, tokens_served
 from tests.chaos.streams import streams
 from tests.farm import Farm, wait_for
@@ -48,6 +49,32 @@ async def test_owner_after_owner_is_killed(farm: Farm) -> None:
         worker.signal_engine(signal.SIGKILL)
     assert_whole(farm, await running)
     assert farm.metric("farm_takeovers_total") >= 3
+
+
+async def test_a_long_stream_is_taken_over_whole(farm: Farm) -> None:
+    """Its first tokens are hundreds of steps back in the journal, and the owner after next needs them as well."""
+    url = farm.gateway()
+    workers = [farm.worker(), farm.worker()]
+    farm.wait_ready(2)
+    running = asyncio.create_task(streams(url, [1], 450))
+    redis = Redis.from_url(farm.server.url)
+    for n_steps in (250, 350):
+        await soon(lambda n=n_steps: _n_shown(redis) > n)  # type: ignore[misc]
+        owner = next(redis.hget(key, "journal") for key in redis.keys("*req:*"))
+        next(worker for worker in workers if worker.ids()[-1].encode() == owner).signal_engine(signal.SIGKILL)
+    assert_whole(farm, await running)
+
+
+def _n_shown(redis: Redis) -> int:
+    """How far the one running request is, by the journal that holds it."""
+    for key in redis.keys("*req:*"):
+        journal, first = redis.hmget(key, "journal", "journal_from")
+        if journal:
+            cell = key.decode().partition("req:")[0]
+            positions = [event.pos for _, fields in redis.xrange(f"{cell}journal:{journal.decode()}", f"{int(first)}-0")
+                         for event in decode_events(fields[b"events"])]  # fmt: skip
+            return max(positions, default=0)
+    return 0
 
 
 async def test_two_deaths_in_a_row_before_the_first_flush(farm: Farm) -> None:
