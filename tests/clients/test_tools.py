@@ -10,7 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from redis import Redis
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 from common.keys import Cell
 from tests.clients.conftest import Clients
@@ -82,13 +85,33 @@ def test_lm_eval(clients: Clients, tmp_path: Path) -> None:
     clients.run(
         "lm-eval", "lm_eval", "run", "--model", "local-completions", "--tasks", "farm_gen,farm_ll", "--include_path", str(tmp_path),
         "--model_args", f"{model},tokenizer_backend=huggingface,tokenizer={clients.model},tokenized_requests=True",
-        "--output_path", str(out),
+        "--output_path", str(out), "--log_samples",
         HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1",
     )  # fmt: skip
     (result,) = out.rglob("results*.json")
     results = json.loads(result.read_text())["results"]
     assert results["farm_gen"]["exact_match,none"] == 0.0
-    assert 0.0 <= results["farm_ll"]["acc,none"] <= 1.0
+    (samples,) = out.rglob("samples_farm_ll*.jsonl")
+    for sample in map(json.loads, samples.read_text().splitlines()):
+        expected = [likelihood(clients.model, context, answer) for context, answer in map(arguments_of, sample["arguments"].values())]
+        measured = [(float(response[0][0]), response[0][1] in (True, "True")) for response in sample["resps"]]
+        assert [(pytest.approx(total, abs=1e-2), greedy) for total, greedy in expected] == measured
+
+
+def arguments_of(arguments: dict[str, str]) -> tuple[str, str]:
+    return arguments["arg_0"], arguments["arg_1"]
+
+
+def likelihood(folder: Path, context: str, answer: str) -> tuple[float, bool]:
+    """Log-likelihood of an answer, and whether a greedy model gives it, from the plain model."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = tokenizer.encode(context + answer, add_special_tokens=False).ids
+    n_context = len(tokenizer.encode(context, add_special_tokens=False).ids)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    rows = [(logprobs[pos - 1], ids[pos]) for pos in range(n_context, len(ids))]
+    return sum(float(row[token]) for row, token in rows), all(int(row.argmax()) == token for row, token in rows)
 
 
 def test_aiperf(clients: Clients, tmp_path: Path) -> None:
@@ -98,7 +121,7 @@ def test_aiperf(clients: Clients, tmp_path: Path) -> None:
         "--request-count", "100", "--warmup-request-count", "4", "--random-seed", "7", "--ui", "none", "--workers-max", "1",
         "--record-processors", "1", "--no-gpu-telemetry", "--artifact-dir", str(tmp_path),
     )  # fmt: skip
-    (report,) = tmp_path.rglob("profile_export_aiperf.json")
+    report = min(tmp_path.rglob("profile_export_aiperf.json"), key=lambda path: len(path.parts))
     measured = json.loads(report.read_text())
     assert measured["request_count"]["avg"] == 100
     assert not measured.get("error_summary")
