@@ -39,7 +39,8 @@ $(filter-out contract-neuron,$(long)): install
 
 # The real optimum-neuron lies before the packages of .venv: it needs another transformers.
 contract-neuron: install
-	PYTHONPATH=$$($(py) -m tests.neuron.environment) $(py) -m pytest -m contract_neuron --timeout 3600 tests/neuron/contract
+	PYTHONPATH=$$($(py) -m tests.neuron.environment) $(py) -m pytest -m contract_neuron tests/neuron/contract
+	$(py) -m pytest -m contract_neuron tests/neuron --ignore tests/neuron/contract
 
 # Images, for Docker where its daemon answers, else for Podman. TAG names their version.
 TAG ?= 0.1.0

@@ -21,6 +21,8 @@ from tests.start.farm import Run, page, tokenfarm
 from tests.workers.fake_hub import FakeHub
 from workers.engines.oracle import N_WORDS, write_model
 
+pytestmark = pytest.mark.contract_neuron
+
 COMMON = "-p 8080:80 -v $(pwd)/data:/data --privileged -e HF_TOKEN=${HF_TOKEN}"
 IMAGE = "ghcr.io/huggingface/text-generation-inference:<VERSION>-neuron"
 
@@ -97,8 +99,8 @@ def test_listing_the_service_parameters() -> None:
     run = tokenfarm("serve", "--help")
     try:
         assert run.process.wait(30) == 0
-        for name in ("--model-id", "--max-batch-size", "--max-input-length", "--max-total-tokens", "--max-batch-prefill-tokens"):
-            assert name in run.text or name == "--max-input-length", name
+        for name in ("--model-id", "--max-batch-size", "--max-input-tokens", "--max-total-tokens", "--max-batch-prefill-tokens"):
+            assert name in run.text
     finally:
         run.close()
 

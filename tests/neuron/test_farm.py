@@ -56,6 +56,7 @@ async def test_more_requests_than_slots_each_get_what_they_get_alone(farm: Farm)
     assert await streams(url, prompts) == [continued(prompt) for prompt in prompts]
 
 
+@pytest.mark.contract_neuron
 async def test_a_device_that_fails_hands_its_rows_back_and_starts_again(farm: Farm) -> None:
     url = farm.gateway()
     farm.worker(FARM_DOUBLE="step_ms=5,fail_at=30,status=1006")
@@ -65,7 +66,7 @@ async def test_a_device_that_fails_hands_its_rows_back_and_starts_again(farm: Fa
     assert len(farm.worker_ids()) >= 2, "the same supervisor, a new process"
 
 
-@pytest.mark.chaos
+@pytest.mark.contract_neuron
 async def test_a_broken_device_ends_its_worker_and_another_one_goes_on(farm: Farm) -> None:
     url = farm.gateway()
     broken = farm.worker(FARM_DOUBLE="step_ms=20,fail_at=60,status=101")
@@ -78,7 +79,7 @@ async def test_a_broken_device_ends_its_worker_and_another_one_goes_on(farm: Far
     assert "decode failed, status 101 (unrecoverable error)" in broken.text()
 
 
-@pytest.mark.chaos
+@pytest.mark.contract_neuron
 async def test_a_device_that_hangs_loses_its_rows_and_its_process_and_health_answers(farm: Farm) -> None:
     url = farm.gateway()
     hanging = farm.worker(FARM_DOUBLE="step_ms=20,hang_at=60", FARM_LEASE_S="1")
@@ -91,7 +92,7 @@ async def test_a_device_that_hangs_loses_its_rows_and_its_process_and_health_ans
     wait_for(lambda: "Hung worker=" in hanging.text(), 15, farm.logs)
 
 
-@pytest.mark.chaos
+@pytest.mark.contract_neuron
 async def test_nan_ends_one_request_and_scrubs_its_slot(farm: Farm) -> None:
     url = farm.gateway()
     farm.worker(FARM_DOUBLE="nan_at=20")

@@ -18,7 +18,7 @@ from workers.model_files import eos_ids
 from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
 from workers.neuron.cores import NO_DEVICE, NO_DEVICE_LINE, Host, usable
 from workers.neuron.double import DeviceDouble, Faults, failed
-from workers.neuron.double_tokens import HashTokens, ModelTokens
+from workers.neuron.double_tokens import HashTokens, ModelTokens, plain_model
 from workers.neuron.engine import StaticEngine
 from workers.neuron.library import Model
 from workers.neuron.memory import text_config
@@ -91,7 +91,7 @@ class DoubleLibrary:
         if self.faults.load_status:
             raise failed(self.faults.load_status, "as told")
         if any(folder.glob("*.safetensors")):
-            tokens: ModelTokens | HashTokens = ModelTokens.load(folder)
+            tokens: ModelTokens | HashTokens = ModelTokens(plain_model(folder))
         else:
             tokens = HashTokens(text_config(folder)["vocab_size"], max(eos_ids(folder)) + 1, self._salt, NOT_A_NUMBER)
         return DoubleModel(DeviceDouble(artifact, tokens, self.faults), tokens.vocab_size)

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.utils.logging import disable_progress_bar
 
 from common.noise import mix64
 
@@ -50,12 +51,6 @@ class ModelTokens:
         self._seen: dict[int, tuple[tuple[int, ...], Any]] = {}
         self.vocab_size = int(model.config.get_text_config().vocab_size)
 
-    @classmethod
-    def load(cls, folder: Path) -> ModelTokens:
-        """Reads safetensors weights."""
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
-        return cls(model.float())
-
     @torch.inference_mode()
     def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
         seen, cache = self._seen.pop(slot, ((), None))
@@ -64,3 +59,10 @@ class ModelTokens:
         output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), use_cache=True, **{self._argument: cache})
         self._seen[slot] = (tokens, cache)
         return output.logits[0, -1].float()  # type: ignore[no-any-return]
+
+
+def plain_model(folder: Path) -> Any:
+    """The stock model of `folder`, in float32 on the CPU; reads safetensors weights only."""
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
+    return model.float().eval()

@@ -13,6 +13,7 @@ from common.shapes import Bucket, Shape
 from workers.engines.base import Capabilities, DecodeRow, EngineFault, PrefillRow, Progress, ShapeLedger, Step
 from workers.model_files import eos_ids
 from workers.neuron.artifact import Artifact
+from workers.neuron.counters import memory_bytes
 from workers.neuron.graphs import graphs, require_compiled, shape_of
 from workers.neuron.library import Library, Model
 from workers.neuron.rows import GREEDY, Inputs, chunk_inputs, decode_inputs, prefill_inputs, sampling_row
@@ -104,6 +105,10 @@ class StaticEngine:
                 if row is not as_known:
                     step.logits[index] = float("nan")
         return step
+
+    def device_memory(self) -> dict[str, int]:
+        """Bytes in use by core, for the self-test."""
+        return memory_bytes()
 
     def release(self, slot: int) -> None:
         self._next_pos[slot] = 0
