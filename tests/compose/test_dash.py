@@ -40,8 +40,8 @@ OBSERVED = {f"tgi_{name}" for name in TGI if name.endswith("_count") or name in 
 class Live:
     """A Prometheus that watched a farm at work."""
 
-    def __init__(self, port: int) -> None:
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         answer = self._http.get("/api/v1/query", params={"query": expression}).json()
@@ -62,9 +62,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def live(stack: Stack) -> Live:
+def live(stack: Stack) -> Iterator[Live]:
     """After 25 s of load: two scrapes lie within every rate."""
-    live = Live(stack.prometheus_port)
+    with httpx.Client(base_url=f"http://127.0.0.1:{stack.prometheus_port}", timeout=10) as http:
+        live = Live(http)
+        work(stack, live)
+        yield live
+
+
+def work(stack: Stack, live: Live) -> None:
     wait_for(lambda: live.query('up{job="workers"} == 1') and live.query('up{job="gateways"} == 1'), 30)
     end_s = time.monotonic() + 25
     seed = 0
@@ -72,7 +78,6 @@ def live(stack: Stack) -> Live:
         seed += 20
         shown = asyncio.run(streams(stack.url, range(seed, seed + 12), 40))
         assert not any(one.error for one in shown)
-    return live
 
 
 def panels() -> list[Any]:
