@@ -87,13 +87,13 @@ class Generation:
         parameters = self.parameters
         if self.input_ids:
             _check_ids(self.input_ids, model, "`prompt`")
-            self.inputs = encoder.decode(self.input_ids)
         else:
             self.input_ids = tuple(await encoder.encode(self.inputs, parameters.truncate, self._special_tokens))
         _check_ids([token for token, _ in parameters.logit_bias], model, "`logit_bias`")
         self.n_input = len(self.input_ids)
         self.special_ids = encoder.special_ids
         admission.check_lengths(self.n_input, parameters.max_new_tokens, self.limits)
+        self.inputs = self.inputs or encoder.decode(self.input_ids)
         admission.check((admission.GRAMMAR_RULE,), parameters, self.limits)
         lane = self._lane(model)
         n_max_new = parameters.max_new_tokens or min(lane, self.limits.max_total_tokens) - self.n_input

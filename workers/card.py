@@ -58,14 +58,20 @@ def build_card(
 
 
 def tokenizer_files(settings: Settings, folder: Path) -> dict[str, bytes]:
-    """tokenizer.json and what else decides prompts; `settings.tokenizer_config_path` replaces the tokenizer_config.json."""
+    """tokenizer.json and what else decides prompts.
+
+    `settings.tokenizer_config_path` replaces the tokenizer_config.json, and a template in it any other.
+    """
     files = {"tokenizer.json": _tokenizer_json(folder, settings.trust_remote_code)}
     files.update({name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()})
     if settings.tokenizer_config_path:
         try:
-            files["tokenizer_config.json"] = Path(settings.tokenizer_config_path).read_bytes()
+            files["tokenizer_config.json"] = config = Path(settings.tokenizer_config_path).read_bytes()
         except OSError as error:
             raise StartError(f"TOKENIZER_CONFIG_PATH={settings.tokenizer_config_path}: {error.strerror}") from None
+        if b'"chat_template"' in config:
+            files.pop("chat_template.jinja", None)
+            files.pop("chat_template.json", None)
     return files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from common.errors import RequestError
@@ -11,6 +12,13 @@ from gateway.call import Call
 from gateway.generation import Generation
 from gateway.schemas.chat import CHAT, ChatRequest
 from gateway.schemas.openai import SAMPLING, Sampling
+from gateway.templating import ChatTemplate
+
+INLINE_CHARACTERS = 50_000
+"""Longer chats are rendered beside the event loop."""
+
+PER_MESSAGE = 200
+"""What a message costs by itself, in characters."""
 
 
 async def chat(call: Call) -> None:
@@ -60,16 +68,22 @@ async def _prompt(call: Call, request: ChatRequest, sampling: Sampling) -> str:
         request.check()
         openai.check_choices(call, sampling)
         template = await call.service.templates.of(call.service.model(sampling.model).card)
-        return template.render(
-            [message.for_template() for message in request.messages],
-            name=request.chat_template,
-            arguments=request.chat_template_kwargs,
-            generation_prompt=request.add_generation_prompt,
-            continued=request.continued,
-        )
+        if sum(len(message.content or "") + PER_MESSAGE for message in request.messages) <= INLINE_CHARACTERS:
+            return _render(template, request)
+        return await asyncio.get_running_loop().run_in_executor(call.service.threads, _render, template, request)
     except RequestError as error:
         outcome.refused(call, error)
         raise
+
+
+def _render(template: ChatTemplate, request: ChatRequest) -> str:
+    return template.render(
+        [message.for_template() for message in request.messages],
+        name=request.chat_template,
+        arguments=request.chat_template_kwargs,
+        generation_prompt=request.add_generation_prompt,
+        continued=request.continued,
+    )
 
 
 class Chunks:

@@ -101,6 +101,18 @@ def _prepared(one: Row) -> Row:
     return one
 
 
+async def test_eos_ends_a_row_unless_it_is_to_be_ignored(engine: CpuEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "eos_ids", frozenset({9}))
+    packed, tokens = batch(engine), {}
+    biased = Params(logit_bias=((9, 100.0),))
+    ended, ignoring = row(1, [5, 6], 6, biased), row(2, [5, 6], 6, biased._replace(ignore_eos=True))
+    packed.place(ended)
+    packed.place(ignoring)
+    while await step(packed, tokens):
+        continue
+    assert tokens == {ended.rid: [9], ignoring.rid: [9] * 6}
+
+
 @pytest.mark.parametrize("n_shown", [1, 5, 19])
 async def test_an_exact_takeover_continues_as_if_nothing_had_happened(engine: CpuEngine, n_shown: int) -> None:
     prompt, tokens = list(range(5, 45)), {}

@@ -102,7 +102,11 @@ def test_a_hub_snapshot_is_known_by_its_commit(folder: Path, tmp_path: Path) -> 
 def test_another_tokenizer_config_replaces_the_models_own(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"chat_template": "mine"}')
-    assert card_of(folder, TOKENIZER_CONFIG_PATH=str(other)).files["tokenizer_config.json"] == other.read_bytes()
+    (folder / "chat_template.jinja").write_text("the model's")
+    files = card_of(folder, TOKENIZER_CONFIG_PATH=str(other)).files
+    assert files["tokenizer_config.json"] == other.read_bytes() and "chat_template.jinja" not in files
+    other.write_text("{}")
+    assert "chat_template.jinja" in card_of(folder, TOKENIZER_CONFIG_PATH=str(other)).files
     with pytest.raises(StartError, match="TOKENIZER_CONFIG_PATH=/nowhere"):
         card_of(folder, TOKENIZER_CONFIG_PATH="/nowhere")
 
