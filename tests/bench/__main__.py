@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import engine, serving, templating, validation
+from tests.bench import engine, sampling, serving, templating, validation
 from tests.bench.figures import Figure
 
 BENCHES: tuple[Callable[[Path], list[Figure]], ...] = (
-    serving.first_token, serving.commands, serving.idle, validation.validation, templating.templating, engine.farm_ratio,
+    serving.first_token, serving.commands, serving.idle, validation.validation, templating.templating, sampling.sampling,
+    engine.farm_ratio,
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What one row's sampling costs at 128 k vocabulary, as multiples of `torch.argmax` over the same logits.
 
-`python -m tests.bench.sampling`. Two kinds of logits: `peaked` like a language model's, `flat` where a nucleus holds tens of
+Two kinds of logits: `peaked` like a language model's, `flat` where a nucleus holds tens of
 thousands of tokens. Microseconds are printed too: torch's argmax is itself slow, and differs between CPUs.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from common.messages import Params
+from tests.bench.figures import Figure
 from workers.engines.base import DecodeRow, Step
 from workers.sampling import Context, Sampler
 
@@ -21,16 +23,16 @@ N_ROWS = 8
 N_ROUNDS = 200
 N_PROMPT_TOKENS = 1_000
 
-CASES: dict[str, tuple[Params, float]] = {
+CASES: dict[str, tuple[Params, float | None]] = {
     "greedy with logprob": (Params(), 3),
     "temperature 0.7": (Params(temperature=0.7), 8),
     "top-k 50": (Params(top_k=50), 8),
     "top-p 0.9": (Params(top_p=0.9), 8),
     "penalties + top-n 5": (Params(repetition_penalty=1.2, frequency_penalty=0.5, top_n_tokens=5), 8),
-    "typical-p 0.9": (Params(typical_p=0.9), 8),
-    "everything": (Params(True, 0.7, 50, 0.9, 0.95, 1.2, 0.5, 5), 8),
+    "typical-p 0.9": (Params(typical_p=0.9), None),
+    "everything": (Params(True, 0.7, 50, 0.9, 0.95, 1.2, 0.5, 5), None),
 }
-"""Name → parameters and the bar in multiples of argmax."""
+"""Name → parameters and the bar in multiples of argmax; None: reported only."""
 
 
 def logits(kind: str) -> torch.Tensor:
@@ -53,7 +55,7 @@ def microseconds_per_row(run: Callable[[int], object]) -> float:
     return fastest_s * 1e6 / N_ROWS
 
 
-def measure(kind: str, sampler: Sampler, context: Context) -> None:
+def measure(kind: str, sampler: Sampler, context: Context) -> list[Figure]:
     values = logits(kind)
 
     def argmax(pos: int) -> object:
@@ -64,18 +66,16 @@ def measure(kind: str, sampler: Sampler, context: Context) -> None:
         return sampler.pick(Step(logits=values), rows, [context] * N_ROWS)
 
     argmax_us = microseconds_per_row(argmax)
-    print(f"{kind:8} {'argmax':22} {argmax_us:8.0f} {1:9.2f}")
+    figures = []
     for name, (params, bar) in CASES.items():
         cost_us = microseconds_per_row(partial(pick, params))
-        print(f"{kind:8} {name:22} {cost_us:8.0f} {cost_us / argmax_us:9.2f} {bar:4.0f}")
+        figures.append(
+            Figure(f"sampling ÷ argmax, 128 k, {kind}: {name}", cost_us / argmax_us, bar, note=f"{cost_us:.0f} ÷ {argmax_us:.0f} µs")
+        )
+    return figures
 
 
-def main() -> None:
+def sampling(folder: Path) -> list[Figure]:
+    """Each case on both kinds of logits."""
     torch.set_num_threads(2)
-    print(f"{'logits':8} {'case':22} {'µs/row':>8} {'× argmax':>9} {'bar':>4}")
-    for kind in ("peaked", "flat"):
-        measure(kind, Sampler(VOCAB_SIZE), Context(range(N_PROMPT_TOKENS)))
-
-
-if __name__ == "__main__":
-    main()
+    return [figure for kind in ("peaked", "flat") for figure in measure(kind, Sampler(VOCAB_SIZE), Context(range(N_PROMPT_TOKENS)))]

@@ -37,6 +37,7 @@ ENVIRONMENTS = {
     "lm-eval": Pins(("lm-eval[api]==0.4.13", "transformers"), shared=True),
     "aiperf": Pins(("aiperf==0.13.0",)),
     "guidellm": Pins(("guidellm==0.8.1", "torch"), shared=True),
+    "transformers-4.55": Pins(("transformers==4.55.4",), shared=True),
     "node": Pins(("openai@6.49.0", "@huggingface/inference@4.13.30"), npm=True),
 }
 
