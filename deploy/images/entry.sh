@@ -18,6 +18,12 @@ up | gateway | worker | jobs) ;;
 *) set -- up "$@" ;;
 esac
 
+# Runtimes set HOSTNAME to a name; here it is the address to listen on.
+case ${HOSTNAME:-} in
+*.*.*.* | *:*) ;;
+*) export HOSTNAME=0.0.0.0 ;;
+esac
+
 # Inference Endpoints lays the model there and names none.
 if [ -z "${MODEL_ID:-}" ] && [ -f /repository/config.json ]; then
   export MODEL_ID=/repository

@@ -14,7 +14,7 @@ import pytest
 
 from tests.chaos.streams import client, streams
 from tests.compose.load import Client, under_load
-from tests.compose.stack import ORACLE, TAG, Stack, Watch, engine
+from tests.compose.stack import DOCKER, ORACLE, TAG, Stack, Watch, engine
 from tests.farm import wait_for
 from tests.servers import free_port
 
@@ -57,6 +57,15 @@ def test_what_is_for_operators_stays_inside(stack: Stack) -> None:
             assert (answer.status_code, answer.json()["error_type"]) == (404, "not_found"), path
         assert http.get("/health").status_code == http.get("/info").status_code == 200
     assert "tgi_request_count" in stack.inside("/metrics")
+
+
+def test_health_checks_pass(stack: Stack) -> None:
+    for service in ("gateway", "broker", "worker"):
+        for name in stack.containers(service):
+            if DOCKER:
+                wait_for(lambda name=name: engine("inspect", "-f", "{{.State.Health.Status}}", name).strip() == "healthy", 30)
+            else:
+                engine("healthcheck", "run", name)
 
 
 def test_a_worker_comes_and_goes_under_load(stack: Stack) -> None:
@@ -173,6 +182,21 @@ def test_while_the_broker_is_away_every_post_gets_429(stack: Stack) -> None:
     wait_for(lambda: httpx.post(f"{stack.url}/generate", json=BODY, timeout=20).status_code == 200, 20)
 
 
+def test_without_any_gateway_the_balancer_says_429(stack: Stack) -> None:
+    gateways = stack.containers("gateway")
+    for name in gateways:
+        engine("kill", name)
+
+    def answer() -> tuple[int, str | None]:
+        response = httpx.post(f"{stack.url}/generate", json=BODY, timeout=20)
+        return response.status_code, response.headers.get("retry-after")
+
+    wait_for(lambda: answer() == (429, "2"), 10, lambda: str(answer()))
+    for name in gateways:
+        engine("start", name)
+    stack.wait_ready(2)
+
+
 def test_the_demo_model_is_made_once_for_two_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The real CPU worker, with the model from the arq worker's volume."""
     settings = {"FARM_GATEWAYS": "1", "MAX_BATCH_SIZE": "2", "MAX_TOTAL_TOKENS": "128", "WORKER_MEMORY": "3g"}
@@ -203,8 +227,8 @@ def test_a_start_that_cannot_be_ends_with_one_line() -> None:
     url = {"REDIS_URL": "redis://worker@nobody:6379/0"}
     code, lines = run("tokenfarm-worker-cpu", MODEL_ID="/no/such/model", **url)
     assert (code, len(lines)) == (3, 1) and "MODEL_ID=/no/such/model: there is no such folder" in lines[0]
-    for image in ("tokenfarm-gateway", "tokenfarm-worker-cpu"):
-        code, lines = run(image, FARM_REDIS_PASSWORD_FILE="/run/secrets/none", **url)
+    for image, service in (("tokenfarm-gateway", "gateway"), ("tokenfarm-worker-cpu", "worker"), ("tokenfarm-worker-cpu", "jobs")):
+        code, lines = run(image, service, FARM_REDIS_PASSWORD_FILE="/run/secrets/none", **url)
         assert (code, len(lines)) == (2, 1) and "FARM_REDIS_PASSWORD_FILE=/run/secrets/none, allowed is a readable" in lines[0]
 
 
