@@ -68,11 +68,10 @@ def _check(call: Call, request: CompletionRequest, sampling: Sampling) -> int:
         raise invalid(f"`best_of` must be >= `n`. Given: {request.best_of}")
     if n > sampling.n and sampling.stream:
         raise invalid("`best_of` != 1 is not supported when streaming tokens")
-    return n if n <= max(sampling.n, call.service.limits(sampling.model).max_best_of) else _too_many(call, n)
-
-
-def _too_many(call: Call, n: int) -> int:
-    raise invalid(f"`best_of` must be > 0 and <= {call.service.settings.max_best_of}. Given: {n}")
+    max_best_of = call.service.settings.max_best_of
+    if n > max(sampling.n, max_best_of):
+        raise invalid(f"`best_of` must be > 0 and <= {max_best_of}. Given: {n}")
+    return n
 
 
 def _best(generations: Sequence[Generation], n: int) -> Sequence[Generation]:

@@ -103,6 +103,7 @@ class ScriptedWorker:
     go: threading.Event = field(default_factory=threading.Event)
     n_free: int = 0
     id: str = "scripted-1"
+    model: str = "org/tiny"
 
     def start(self) -> ScriptedWorker:
         self.go.set()
@@ -124,7 +125,7 @@ class ScriptedWorker:
     async def _run(self) -> None:
         redis = connect(self.url)
         card = Card(
-            1, "org/tiny", "fp1", FILES, {"max_input_tokens": MAX_INPUT, "max_total_tokens": LENGTH, "vocab_size": 300},
+            1, self.model, f"fp-{self.model}", FILES, {"max_input_tokens": MAX_INPUT, "max_total_tokens": LENGTH, "vocab_size": 300},
             self.capabilities, "abc123", "text-generation",
         )  # fmt: skip
         self._broker = Broker(redis, Cell(self.farm, card.model, card.fingerprint))

@@ -309,3 +309,15 @@ def test_no_prompt_reaches_the_log(gateway: Gateway, http: httpx.Client) -> None
     for body in ({"messages": [{"role": "user", "content": "canary-5"}]}, {"messages": [{"role": "critic", "content": "canary-6"}]}):
         http.post(CHAT, content=json.dumps(body), headers={"content-type": "application/json"})
     assert "canary" not in gateway.process.text()
+
+
+def test_a_stream_can_be_come_back_for(http: httpx.Client) -> None:
+    body = {"messages": HI, "max_tokens": 4, "stream": True}
+    data = http.post(CHAT, json=body, headers={"x-farm-resume": "1"}).text
+    ids = [line.removeprefix("id: ") for line in data.splitlines() if line.startswith("id: ")]
+    assert len(ids) == 4 and len({each.partition("/")[0] for each in ids}) == 1
+    retry = {"idempotency-key": "chat-1"}
+    first = http.post(CHAT, json={"messages": HI, "max_tokens": 4, "seed": 1}, headers=retry).json()
+    again = http.post(CHAT, json={"messages": HI, "max_tokens": 4, "seed": 1}, headers=retry).json()
+    assert first["choices"] == again["choices"]
+    assert http.post(CHAT, json={"messages": HI, "max_tokens": 5}, headers=retry).status_code == 422
