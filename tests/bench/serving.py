@@ -117,7 +117,9 @@ def _cpu_s(pid: int) -> float:
 
 class _server:
     def __init__(self, folder: Path) -> None:
-        self._server = Server(folder)
+        socket = folder / "broker.sock"
+        self._server = Server(folder, options=("--unixsocket", str(socket)))
+        self._server.url = f"unix://{socket}"  # as `make run` reaches its broker
 
     def __enter__(self) -> Server:
         return self._server.start()
