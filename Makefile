@@ -55,6 +55,7 @@ image-cpu:
 
 image-neuron:
 	$(build) -t tokenfarm-worker-neuron:$(TAG) -f deploy/images/worker-neuron.Containerfile .
+	$(build) -t tokenfarm-neuron:$(TAG) --build-arg WORKER=tokenfarm-worker-neuron:$(TAG) -f deploy/images/all.Containerfile .
 
 image-all: image-cpu
 	$(build) -t tokenfarm:$(TAG) --build-arg WORKER=tokenfarm-worker-cpu:$(TAG) -f deploy/images/all.Containerfile .

@@ -43,7 +43,7 @@ def download(settings: Settings, progress: Progress) -> Path:
     if not settings.hf_hub_offline:
         try:
             names = _list_files(settings)
-            if settings.backend.startswith("neuron") and EXPORTED in names:
+            if EXPORTED in names:
                 return _snapshot(settings, progress, ARTIFACT_FILES, ())
             _require_safe_weights(settings, names)
             return _snapshot(settings, progress, _allowed(settings))

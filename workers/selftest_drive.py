@@ -13,6 +13,7 @@ import torch
 
 from common.shapes import smallest_bucket
 from workers.engines.base import DecodeRow, Engine, PrefillRow, Step
+from workers.plain_model import plain_model
 
 T = TypeVar("T")
 
@@ -100,8 +101,6 @@ def reference_agreement(drive: Drive, folder: Path) -> float | None:
     """Share of greedy tokens that a stock model on the CPU would take too, given the same text before; None without plain weights."""
     if not any(folder.glob("*.safetensors")):
         return None
-    from workers.neuron.double_tokens import plain_model
-
     model = plain_model(folder)
     rng = random.Random(0)
     good = 0

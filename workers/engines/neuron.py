@@ -82,7 +82,9 @@ class OptimumNeuron:
         assert dtype_name(neuron_config.torch_dtype) == artifact.dtype
         model = NeuronModelForCausalLM.export(str(folder), neuron_config=neuron_config, config=config, load_weights=True)
         if target is not None:
-            model.save_pretrained(str(target))
+            partial = target.with_name(target.name + ".partial")
+            model.save_pretrained(str(partial))
+            partial.replace(target)
         return OptimumModel(model)
 
 

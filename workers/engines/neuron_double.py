@@ -18,10 +18,11 @@ from workers.model_files import eos_ids
 from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
 from workers.neuron.cores import NO_DEVICE, NO_DEVICE_LINE, Host, usable
 from workers.neuron.double import DeviceDouble, Faults, failed
-from workers.neuron.double_tokens import HashTokens, ModelTokens, plain_model
+from workers.neuron.double_tokens import HashTokens, ModelTokens
 from workers.neuron.engine import StaticEngine
 from workers.neuron.library import Model
 from workers.neuron.memory import text_config
+from workers.plain_model import plain_model
 
 if TYPE_CHECKING:
     from common.config import Settings

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
-from transformers.utils.logging import disable_progress_bar
+from transformers import DynamicCache
 
 from common.noise import mix64
 
@@ -59,10 +57,3 @@ class ModelTokens:
         output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), use_cache=True, **{self._argument: cache})
         self._seen[slot] = (tokens, cache)
         return output.logits[0, -1].float()  # type: ignore[no-any-return]
-
-
-def plain_model(folder: Path) -> Any:
-    """The stock model of `folder`, in float32 on the CPU; reads safetensors weights only."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
-    return model.float().eval()

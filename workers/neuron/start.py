@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from common.errors import StartError
@@ -52,10 +53,12 @@ def open_model(settings: Settings, folder: Path, library: Library, progress: Pro
         raise StartError(none_cached(settings.model_id, asked, _cached(library, folder, Wanted(), settings)))
     artifact = cached or complete(asked, folder, host, len(mine))
     require_agreement(artifact, asked, settings.max_input_tokens)
-    kept = None if cached else _kept(settings, folder, artifact, installed)
-    if kept is not None and read_artifact(kept) is not None:
+    if cached is not None:
+        return _load(folder, artifact, host, mine, library, progress, "taking from the cache")
+    kept = _kept(settings, folder, artifact, installed)
+    if read_artifact(kept) is not None:
         return _load(kept, artifact, host, mine, library, progress)
-    return _load(folder, artifact, host, mine, library, progress, kept, exported=False)
+    return _load(folder, artifact, host, mine, library, progress, "compiling, up to an hour", _writable(kept))
 
 
 def choose(cached: Sequence[Artifact], asked: Wanted, host: Host, n_cores: int) -> Artifact | None:
@@ -93,9 +96,10 @@ def complete(asked: Wanted, folder: Path, host: Host, n_cores: int) -> Artifact:
 
 
 def _load(
-    folder: Path, artifact: Artifact, host: Host, mine: Sequence[int], library: Library, progress: Progress, kept: Path | None = None,
-    exported: bool = True,
+    folder: Path, artifact: Artifact, host: Host, mine: Sequence[int], library: Library, progress: Progress, export: str = "",
+    kept: Path | None = None,
 ) -> Model:  # fmt: skip
+    """Loads an exported model, or makes one when `export` says how that is called."""
     if artifact.target and artifact.target != host.target:
         raise StartError(f"the model was compiled for {artifact.target}, this host is {host.instance}; export it for this one")
     require_degree(host.instance, artifact.tp_degree)
@@ -103,9 +107,9 @@ def _load(
     require_fit(folder, artifact, host.core_bytes)
     library.use({"NEURON_RT_VISIBLE_CORES": cores, "NEURON_RT_NUM_CORES": str(artifact.tp_degree)})
     log.info("Loading %s on cores %s", artifact, cores)
-    progress("loading" if exported else "taking from the cache" if kept is None else "compiling, up to an hour", 0.0)
+    progress(export or "loading", 0.0)
     try:
-        model = library.load(folder) if exported else library.export(folder, artifact, kept)
+        model = library.export(folder, artifact, kept) if export else library.load(folder)
     except (RuntimeError, ValueError, OSError) as error:
         refusal = load_failure(error, artifact, cores)
         if refusal is None:
@@ -131,3 +135,14 @@ def _kept(settings: Settings, folder: Path, artifact: Artifact, installed: tuple
     name = f"{folder.parent.parent.name or folder.name}-{folder.name}" if folder.parent.name == "snapshots" else folder.name
     shape = f"{artifact.batch_size}x{artifact.sequence_length}-{artifact.tp_degree}cores-{artifact.dtype}"
     return cache_folder(settings) / "neuron" / f"{name}-{shape}-{installed[0]}-{installed[1].split('+')[0]}"
+
+
+def _writable(kept: Path) -> Path | None:
+    """The folder itself, or None when nothing can be kept there: a compilation of an hour is not lost to that."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=kept.parent):
+            return kept
+    except OSError as error:
+        log.warning("The compiled model cannot be kept in %s (%s): the next start compiles again", kept.parent, error.strerror)
+        return None

