@@ -63,15 +63,8 @@ def test_an_example_exports_what_it_serves(path: Path, tmp_path: Path) -> None:
 
 
 def _config(folder: Path, family: str) -> Path:
-    names = [
-        "vocab_size",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "num_experts",
-    ]
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    names = (*sizes, "num_attention_heads", "num_key_value_heads", "num_experts")
     config: dict[str, Any] = dict(zip(names, SIZES[family], strict=True))
     (folder / "config.json").write_text(json.dumps(config))
     return folder
