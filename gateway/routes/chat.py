@@ -91,7 +91,7 @@ class Chunks:
 
     def __init__(self, generations: list[Generation], request: ChatRequest, sampling: Sampling, model: str) -> None:
         self._generations = generations
-        self._choices = [openai.Choice(sampling.stop) for _ in generations]
+        self._choices = [openai.Choice(generations[0].parameters.stop) for _ in generations]
         self._head = openai.head("chat.completion.chunk", "chatcmpl", model)
         self._logprobs = request.logprobs
         self._with_usage = sampling.stream_options.include_usage

@@ -83,7 +83,7 @@ class Chunks:
 
     def __init__(self, generations: list[Generation], request: CompletionRequest, sampling: Sampling, model: str) -> None:
         self._generations = generations
-        self._choices = [openai.Choice(sampling.stop) for _ in generations]
+        self._choices = [openai.Choice(generations[0].parameters.stop) for _ in generations]
         self._n_characters = [0] * len(generations)
         self._head = openai.head("text_completion", "cmpl", model)
         self._request = request

@@ -51,7 +51,7 @@ class Sampling(NamedTuple):
             presence_penalty=self.presence_penalty,
             logit_bias=self.logit_bias,
             max_new_tokens=self.max_tokens,
-            stop=self.stop,
+            stop=tuple(filter(None, self.stop)),
             seed=self.seed,
             ignore_eos=self.ignore_eos,
             adapter_id=self.adapter_id,

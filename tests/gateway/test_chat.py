@@ -130,6 +130,8 @@ def test_sampling_as_openai_means_it(http: httpx.Client, worker: ScriptedWorker)
     assert params.ignore_eos and params.min_p == pytest.approx(0.1) and params.repetition_penalty == 1.0
     ask(http, max_tokens=1, logit_bias=[0.0, 2.0])
     assert worker.seen[-1].params.logit_bias == ((1, 2.0),)
+    ask(http, stop=["", "END"], max_tokens=1)
+    assert worker.seen[-1].stop == ("END",)
     ask(http, n=3, seed=5, max_tokens=1)
     assert [submit.seed for submit in worker.seen[-3:]] == [5, 6, 7]
 
