@@ -74,13 +74,15 @@ def test_many_who_ask_at_once_get_one_job(worker: Process, env: dict[str, str], 
 
 def test_a_wrong_path_is_one_line_and_the_status_of_a_worker_that_cannot_start(worker: Process, env: dict[str, str]) -> None:
     process = ask(env, "/no/such/model")
-    assert said(process).splitlines() == ["MODEL_ID=/no/such/model: there is no such folder or file"]
+    waiting, error = said(process).splitlines()
+    assert "Waiting for the arq worker to make /no/such/model ready" in waiting
+    assert error == "MODEL_ID=/no/such/model: there is no such folder or file"
     assert process.returncode == 3
 
 
 def test_only_gguf_files_are_converted(worker: Process, env: dict[str, str], model: Path) -> None:
     process = ask(env, str(model), "convert")
-    assert said(process).splitlines() == [f"MODEL_ID={model} is no .gguf file"]
+    assert said(process).splitlines()[1:] == [f"MODEL_ID={model} is no .gguf file"]
     assert (job_for("a/b.gguf"), job_for("SmolLM2-135M-Instruct"), job_for("org/name")) == ("convert", "convert", "prefetch")
 
 

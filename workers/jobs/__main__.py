@@ -43,6 +43,7 @@ async def _ask(settings: Settings, name: str) -> int:
             said = (what, done)
             log.info("%s %.0f %%", what, 100 * done)
 
+    log.info("Waiting for the arq worker to make %s ready", settings.model_id)
     outcome = await jobs.run(settings.jobs_broker_url, name, (settings.model_id, settings.revision or ""), progress)
     if outcome.error:
         print(outcome.error, file=sys.stderr)
