@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from redis import Redis
 
 from tests.chaos.checks import soon
 from tests.chaos.streams import PROMPT, Shown, client, streams
-from tests.farm import Farm
+from tests.farm import Farm, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos]
 
@@ -99,6 +100,26 @@ async def test_a_retry_with_the_same_key_joins_the_same_run(farm: Farm) -> None:
         assert len(Redis.from_url(farm.server.url).keys("*req:*")) == 1
         other = await http.post(f"{first}/generate", json=body(10, 60), headers=key)
         assert (other.status_code, other.json()["error_type"]) == (422, "validation")
+
+
+async def test_nobody_sees_what_another_key_asked_for(farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("ann secret-a\nbob secret-b\n")
+    farm.env["FARM_API_KEYS_FILE"] = str(tmp_path / "keys")
+    url = farm.gateway()
+    farm.worker()
+    await asyncio.to_thread(wait_for, lambda: len(farm.worker_ids()) == 1, 30)
+    ann, bob = ({"Authorization": f"Bearer secret-{name}"} for name in "ab")
+    await soon(lambda: httpx.get(f"{url}/health").status_code == 200)
+    async with client() as http:
+        got = await read_some(http, url, body(5, 60), {"x-farm-resume": "1", **ann}, 10)
+        stolen = await http.post(f"{url}/generate_stream", json=body(5, 60), headers={"Last-Event-ID": got[-1][0], **bob})
+        assert (stolen.status_code, stolen.json()["error_type"]) == (404, "not_found")
+        rest = await read_some(http, url, body(5, 60), {"Last-Event-ID": got[-1][0], **ann}, 1000)
+        assert len(rest) == 50
+        hers = await http.post(f"{url}/generate", json=body(1, 5), headers={"Idempotency-Key": "7", **ann})
+        his = await http.post(f"{url}/generate", json=body(2, 5), headers={"Idempotency-Key": "7", **bob})
+        assert (hers.status_code, his.status_code) == (200, 200), "the same key of another caller is another run"
+        assert hers.json() != his.json()
 
 
 async def test_who_left_is_computed_no_further(farm: Farm) -> None:

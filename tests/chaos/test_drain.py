@@ -6,6 +6,7 @@ import asyncio
 import signal
 import statistics
 import time
+from collections import Counter
 
 import httpx
 import pytest
@@ -134,7 +135,8 @@ async def test_overload_is_refused_at_once_and_most_second_tries_get_in(farm: Fa
     farm.worker()
     farm.wait_ready(2)
     first_tries = second_tries = second_admitted = 0
-    delays_s = []
+    delays_s: list[float] = []
+    ends: Counter[str] = Counter()
     async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=None), trust_env=False) as http:
 
         async def one(seed: int) -> None:
@@ -149,7 +151,9 @@ async def test_overload_is_refused_at_once_and_most_second_tries_get_in(farm: Fa
             assert (answer.status_code, answer.json()["error_type"]) == (429, "overloaded")
             await asyncio.sleep(int(answer.headers["retry-after"]))
             second_tries += 1
-            second_admitted += (await http.post(f"{url}/generate", json=request)).status_code == 200
+            again = await http.post(f"{url}/generate", json=request)
+            second_admitted += again.status_code == 200
+            ends[f"{answer.headers['retry-after']} s: {again.status_code} {again.text[:80] if again.status_code != 200 else ''}"] += 1
 
         tasks, seed, until_s = [], 0, time.monotonic() + 60
         while time.monotonic() < until_s:
@@ -160,4 +164,4 @@ async def test_overload_is_refused_at_once_and_most_second_tries_get_in(farm: Fa
     refusal_s = statistics.median(delays_s)
     print(f"{first_tries} first tries, {second_tries} second tries, {second_admitted} admitted, refused within {refusal_s:.3f} s (p50)")
     assert second_tries > 20
-    assert second_admitted / second_tries >= 0.8
+    assert second_admitted / second_tries >= 0.8, ends
