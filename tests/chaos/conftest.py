@@ -20,13 +20,6 @@ SALTED = {
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
     """Salted oracle with a prefill of 100 ms: an unsalted or quick one cannot show the worst faults."""
     with Farm(tmp_path, server, SALTED | backend(tmp_path)) as farm:

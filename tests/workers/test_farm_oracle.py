@@ -20,13 +20,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
     with Farm(tmp_path, server, {"FARM_ORACLE_SALTED": "true", "FARM_ORACLE_STEP_MS": "10", "MAX_CONCURRENT_REQUESTS": "1000"}) as farm:
         yield farm
