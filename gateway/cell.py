@@ -34,6 +34,7 @@ class CellRelay:
 
     def __init__(self, broker: Broker, gateway: str, queue_factor: float, counts: Counts, queue_when_cold: bool = False) -> None:
         self._queue_when_cold = queue_when_cold
+        self._last_lanes: tuple[int, ...] = ()
         self.broker = broker
         self.gateway = gateway
         self.census = Census("", ())
@@ -47,6 +48,10 @@ class CellRelay:
     def lanes(self) -> tuple[int, ...]:
         """Lengths that some ready worker serves."""
         return tuple(sorted({lane for worker in self.census.workers if worker.state == "ready" for lane in worker.lanes}))
+
+    def lanes_when_cold(self, longest: int) -> tuple[int, ...]:
+        """Where a request may wait while no worker is ready: the lanes that were served last, else the model's longest."""
+        return (self._last_lanes or (longest,)) if self._queue_when_cold else ()
 
     def ready(self) -> bool:
         """Whether a worker is ready and Redis answered in the last seconds."""
@@ -169,6 +174,7 @@ class CellRelay:
     async def tick(self) -> None:
         """Once a second: census, boot word, silent requests, cancels that did not get through."""
         self.census, self._seen_s = await self.broker.census(), monotonic()
+        self._last_lanes = self.lanes() or self._last_lanes
         self.mending.note_boot(self.census.boot)
         await self._cancel_leaving()
         self.mending.forget_workers({worker.id for worker in self.census.workers})

@@ -40,7 +40,7 @@ class ServedModel:
 
     @property
     def lanes(self) -> tuple[int, ...]:
-        return self.cell.lanes()
+        return self.cell.lanes() or self.cell.lanes_when_cold(self.max_total_tokens)
 
     @property
     def max_total_tokens(self) -> int:

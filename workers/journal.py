@@ -170,7 +170,8 @@ class Journal:
         return encode(self._record())
 
     def _frames(self, new: dict[Row, list[Event]], now_s: float) -> Iterable[tuple[str, bytes]]:
-        by_gateway: dict[str, list[Event]] = {g: [] for g, (_, at_s) in self._sent.items() if not new and now_s - at_s < KEEP_S}
+        self._sent = {gateway: sent for gateway, sent in self._sent.items() if now_s - sent[1] < KEEP_S}
+        by_gateway: dict[str, list[Event]] = {g: [] for g in self._sent if not new}
         for row, events in new.items():
             for gateway in row.gateways:
                 by_gateway.setdefault(gateway, []).extend(events)

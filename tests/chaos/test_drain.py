@@ -126,6 +126,20 @@ def _ready(url: str) -> bool:
         return False
 
 
+async def test_requests_wait_for_a_worker_when_told_to(farm: Farm) -> None:
+    url = farm.gateway(FARM_QUEUE_WHEN_COLD="true")
+    worker = farm.worker()
+    farm.wait_ready()
+    worker.popen.send_signal(signal.SIGTERM)
+    assert worker.popen.wait(10) == 0
+    await soon(lambda: not _ready(url))
+    waiting = asyncio.create_task(streams(url, range(3), 10))
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    farm.worker()
+    assert_whole(farm, await waiting)
+
+
 @pytest.mark.timeout(400)
 async def test_overload_is_refused_at_once_and_most_second_tries_get_in(farm: Farm) -> None:
     """4 × overload for 60 s; clients wait Retry-After once (design §8). The farm ends about one request a second."""
