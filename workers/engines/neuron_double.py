@@ -91,6 +91,7 @@ class DoubleLibrary:
     def _model(self, folder: Path, artifact: Artifact) -> DoubleModel:
         if self.faults.load_status:
             raise failed(self.faults.load_status, "as told")
+        torch.set_num_threads(1)  # one-token passes are too small to share, and others need the cores
         if any(folder.glob("*.safetensors")):
             tokens: ModelTokens | HashTokens = ModelTokens(plain_model(folder))
         else:

@@ -46,14 +46,17 @@ class ModelTokens:
     def __init__(self, model: Any) -> None:
         self._model = model.eval()
         self._argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-        self._seen: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self._seen: dict[int, tuple[tuple[int, ...], Any, torch.Tensor]] = {}
         self.vocab_size = int(model.config.get_text_config().vocab_size)
 
     @torch.inference_mode()
     def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
-        seen, cache = self._seen.pop(slot, ((), None))
-        if not seen or tokens[: len(seen)] != seen or len(tokens) == len(seen):
+        seen, cache, logits = self._seen.get(slot, ((), None, torch.empty(0)))
+        if tokens == seen:
+            return logits
+        if not seen or tokens[: len(seen)] != seen:
             seen, cache = (), DynamicCache()
         output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), use_cache=True, **{self._argument: cache})
-        self._seen[slot] = (tokens, cache)
-        return output.logits[0, -1].float()  # type: ignore[no-any-return]
+        logits = output.logits[0, -1].float()
+        self._seen[slot] = (tokens, cache, logits)
+        return logits
