@@ -25,6 +25,9 @@ BLIND_S = 5.0
 RESUMABLE_S = 30.0
 """How long a resumable request goes on without a viewer."""
 
+UNKNOWN_RATE_S = 10.0
+"""When to come back to a full queue of which nothing has finished yet."""
+
 UNSERVED_S = 30.0
 """How long a queued request waits for a worker of its lane to come back."""
 
@@ -35,6 +38,7 @@ class CellRelay:
     def __init__(self, broker: Broker, gateway: str, queue_factor: float, counts: Counts, queue_when_cold: bool = False) -> None:
         self._queue_when_cold = queue_when_cold
         self._last_lanes: tuple[int, ...] = ()
+        self._rate = 0.0  # finished requests per second, as last known
         self.broker = broker
         self.gateway = gateway
         self.census = Census("", ())
@@ -64,8 +68,8 @@ class CellRelay:
 
     def retry_after_s(self, waiting: int) -> float:
         """How long the entries ahead will take, from the measured rate of the workers."""
-        rate = sum(worker.finished_per_s for worker in self.census.workers)
-        return waiting / rate if rate > 0 else 1.0
+        self._rate = sum(worker.finished_per_s for worker in self.census.workers) or self._rate
+        return waiting / self._rate if self._rate else UNKNOWN_RATE_S
 
     async def submit(self, request: Submit, lane: int, digest: str = "") -> Live:
         """Queues a request, or joins the one that was queued under this id; raises `RequestError` when it is not taken."""
