@@ -51,6 +51,7 @@ class ModelTokens:
 
     @torch.inference_mode()
     def __call__(self, slot: int, tokens: tuple[int, ...]) -> torch.Tensor:
+        logits: torch.Tensor
         seen, cache, logits = self._seen.get(slot, ((), None, torch.empty(0)))
         if tokens == seen:
             return logits
