@@ -99,7 +99,7 @@ def test_a_farm_lives_on_its_rights(broker: Broker, tmp_path: Path) -> None:
         url = farm.gateway(**broker.url_of("gateway"))
         workers = [farm.worker(**broker.url_of("worker")) for _ in range(2)]
         farm.wait_ready(2)
-        body = {"inputs": "w1 w2", "parameters": {"max_new_tokens": 60}}
+        body = {"inputs": "w5 w6", "parameters": {"max_new_tokens": 60}}
         with httpx.stream("POST", f"{url}/generate_stream", json=body, timeout=20) as leaving:
             next(leaving.iter_lines())
         for worker in workers:
@@ -207,6 +207,6 @@ def test_tls(tmp_path: Path) -> None:
             REDIS_URL=url.replace("worker@", "gateway@"), FARM_REDIS_PASSWORD_FILE=str(broker.secrets / "gateway_password")
         )
         farm.wait_ready()
-        answer = httpx.post(f"{address}/generate", json={"inputs": "w1", "parameters": {"max_new_tokens": 3}}, timeout=10)
+        answer = httpx.post(f"{address}/generate", json={"inputs": "w5", "parameters": {"max_new_tokens": 3}}, timeout=10)
         assert answer.status_code == 200
     broker.stop()

@@ -12,7 +12,7 @@ from datetime import datetime
 import httpx
 import pytest
 
-from tests.chaos.streams import client, streams
+from tests.chaos.streams import PROMPT, client, streams
 from tests.compose.load import Client, under_load
 from tests.compose.stack import DOCKER, ORACLE, TAG, Stack, Watch, engine
 from tests.farm import wait_for
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.compose
 
 STEP_MS = 30
 SERVICES = ("balancer", "gateway", "broker", "jobs", "worker", "prometheus")
-BODY = {"inputs": "w1 w2", "parameters": {"max_new_tokens": 2}}
+BODY = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 
 
 @pytest.fixture(scope="module")
