@@ -77,6 +77,7 @@ class Stack:
 
     def close(self) -> None:
         self.compose("down", "-v", "-t", "1")
+        engine("network", "rm", "-f", f"{self.name}_default", check=False)  # podman-compose leaves it
 
     def containers(self, service: str, running: bool = True) -> list[str]:
         """Names, by number."""

@@ -33,7 +33,7 @@ def container(options: Sequence[str], arguments: Sequence[str] = (), inner_port:
         wait_for(lambda: healthy(port), 200, lambda: engine("logs", name))
         yield name, f"http://127.0.0.1:{port}"
     finally:
-        engine("rm", "-f", "-t", "5", name)
+        engine("rm", "-f", "-v", "-t", "5", name)
 
 
 def healthy(port: int) -> bool:

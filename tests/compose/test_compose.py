@@ -84,7 +84,7 @@ def test_a_worker_comes_and_goes_under_load(stack: Stack) -> None:
         log = engine("logs", name)
         drained_s = logged_s(log, "Drained")
         wait_for(lambda: watch.first(lambda ids, ready: worker not in ids and ready == 2, after_s=drained_s - 1), 10)
-        engine("rm", name)
+        engine("rm", "-v", name)
         stack.set(FARM_WORKERS="2")
 
     with Watch(stack.containers("gateway")[0]) as watch:
@@ -220,7 +220,7 @@ def run(image: str, *arguments: str, **env: str) -> tuple[int, list[str]]:
     try:
         return int(engine("wait", name, timeout_s=60).split()[-1]), engine("logs", name).splitlines()
     finally:
-        engine("rm", "-f", name)
+        engine("rm", "-f", "-v", name)
 
 
 def test_a_start_that_cannot_be_ends_with_one_line() -> None:
@@ -248,4 +248,4 @@ def test_without_a_broker_all_wait_with_one_line_and_a_taken_port_ends_a_gateway
             assert engine("inspect", "-f", "{{.State.Running}}", name).strip() == "true"
     finally:
         for name in names.values():
-            engine("rm", "-f", "-t", "1", name, check=False)
+            engine("rm", "-f", "-v", "-t", "1", name, check=False)
