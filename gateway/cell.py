@@ -110,7 +110,7 @@ class CellRelay:
             submit = queued or Submit(VERSION, rid, (), 0, caller=caller, want=int(Want.RESULT | Want.RESUMABLE))
             live = Live(submit._replace(gateway=self.gateway), _length(known.lane), self._leave)
             if known.state:
-                self.live[rid] = live
+                self.live[rid], live.queued = live, True
                 await self.broker.submit(live.submit, live.lane, how="attach")
                 await self.mending.look_up(live)
                 return live
@@ -132,6 +132,7 @@ class CellRelay:
             raise overloaded() from None
         if submitted.status == "full":
             raise overloaded(self.retry_after_s(submitted.waiting))
+        live.queued = True
         self.mending.note_boot(submitted.boot, new=live)
         if submitted.status == "known" and live.digest:
             _same(submitted.digest, live.digest)

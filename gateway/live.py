@@ -20,6 +20,7 @@ class Live:
         self.submit = submit
         self.digest = digest
         self.viewers = 1
+        self.queued = False  # Redis has it: from now on it may be looked up and submitted again
         self.lane = lane
         self.fold = Fold(submit.prefix)
         self.worker = ""

@@ -73,7 +73,7 @@ class Mending:
 
     def mend(self, live: Live, how: Callable[[Live], Coroutine[None, None, None]]) -> None:
         """Looks up or submits again, unless that is under way."""
-        if live.submit.rid not in self._mending and self._live.get(live.submit.rid) is live and not live.ended:
+        if live.queued and live.submit.rid not in self._mending and self._live.get(live.submit.rid) is live and not live.ended:
             self._mending.add(live.submit.rid)
             self.start(self._mended(live, how))
 

@@ -41,7 +41,7 @@ def test_without_a_command_the_commands_are_listed(argv: list[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["fly"], "tokenfarm fly is no command, there are: up, serve, gateway, worker"),
+        (["fly"], "tokenfarm fly is no command, there are: up, serve, gateway, worker, request, dead, jobs"),
         (["up", "--port", "x"], "Invalid argument: --port=x, allowed is a whole number of at least 0 and at most 65535"),
         (["worker", "--max-batch-size", "0"], "Invalid argument: --max-batch-size=0, allowed is a whole number of at least 1"),
         (["gateway", "--colour"], "Invalid argument: --colour is unknown, see --help"),
