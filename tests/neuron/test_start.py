@@ -101,7 +101,7 @@ def test_none_cached_lists_what_is(plain: Path) -> None:
     code, line = refused(plain, Recorded(), MAX_BATCH_SIZE="16", MODEL_ID="org/model")
     assert code == 2
     assert line == (
-        "org/model is not in the cache of compiled models with batch_size 16; cached are: "
+        "org/model is not in the cache of compiled models with batch_size 16, dtype bfloat16; cached are: "
         "batch_size 1, sequence_length 4096, 2 cores, bfloat16; batch_size 32, sequence_length 4096, 8 cores, bfloat16; "
         "batch_size 4, sequence_length 4096, 2 cores, bfloat16; batch_size 8, sequence_length 4096, 2 cores, bfloat16. "
         "Ask for one of these, export the model, or allow compiling it here with --allow-compile (up to an hour)"
@@ -127,11 +127,13 @@ def test_a_compiled_model_that_cannot_be_kept_is_served_all_the_same(plain: Path
 
 def test_the_precision_to_look_up_is_the_one_asked_for(plain: Path) -> None:
     assert "dtype float16" in refused(plain, Recorded(), HF_AUTO_CAST_TYPE="fp16")[1]
+    write_config(plain, torch_dtype="float32")
+    assert "dtype float32" in refused(plain, Recorded())[1], "unset: the checkpoint's"
     assert opened(plain, Recorded(), HF_AUTO_CAST_TYPE="fp16", FARM_ALLOW_COMPILE="true").dtype == "float16"
 
 
 def test_a_cached_configuration_that_cannot_run_here_is_passed_over() -> None:
-    good = Artifact(4, 512, 2, "bfloat16", 512, True)
+    good = Artifact(4, 512, 2, "bfloat16", 512, True, target="trn1")
     cached = [good._replace(tp_degree=24), good._replace(target="trn2"), good._replace(continuous_batching=False), good]
     assert choose(cached, Wanted(), Host("trn1", tuple(range(32))), 32) == good
     assert choose([good._replace(on_device_sampling=True), good], Wanted(), Host("trn1", (0, 1)), 2) == good
@@ -147,6 +149,13 @@ def test_the_second_worker_of_a_host_takes_other_cores(tmp_path: Path) -> None:
     library = Recorded(n_cores=8)
     opened(exported(tmp_path / "model"), library, WORKERS="2", FARM_WORKER_NUMBER="2")
     assert library.env["NEURON_RT_VISIBLE_CORES"] == "4-5"
+
+
+def test_the_hubs_token_reaches_the_library_however_it_was_given(tmp_path: Path) -> None:
+    library = Recorded()
+    (tmp_path / "token").write_text("hf_secret")
+    opened(exported(tmp_path / "model"), library, HF_TOKEN_FILE=str(tmp_path / "token"))
+    assert library.env["HF_TOKEN"] == "hf_secret"
 
 
 def test_a_model_for_another_chip_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workers.neuron.artifact import Artifact, Wanted, dtype_name, parse
+from workers.neuron.artifact import Artifact, Wanted, parse, require_agreement
 from workers.neuron.cores import Host, detect
 from workers.neuron.engine import StaticEngine
 
@@ -79,7 +79,8 @@ class OptimumNeuron:
             tensor_parallel_size=artifact.tp_degree,
         )
         neuron_config.on_device_sampling = artifact.on_device_sampling
-        assert dtype_name(neuron_config.torch_dtype) == artifact.dtype
+        neuron_config.max_context_length = artifact.max_context_length
+        require_agreement(parse(vars(neuron_config)), Wanted(*artifact[:4]))
         model = NeuronModelForCausalLM.export(str(folder), neuron_config=neuron_config, config=config, load_weights=True)
         if target is not None:
             partial = target.with_name(target.name + ".partial")

@@ -35,6 +35,8 @@ def open_model(settings: Settings, folder: Path, library: Library, progress: Pro
     """
     if settings.max_batch_prefill_tokens is not None:
         log.info(PREFILL_NOTE)
+    if settings.hf_token:
+        library.use({"HF_TOKEN": settings.hf_token})  # the weights of an artifact may be those of another repository
     asked = wanted(settings)
     installed = library.versions()
     require_library(installed[0])
@@ -47,7 +49,8 @@ def open_model(settings: Settings, folder: Path, library: Library, progress: Pro
         return _load(folder, artifact, host, mine, library, progress)
     if asked.tp_degree is not None:
         require_degree(host.instance, asked.tp_degree)
-    claim(mine, asked.tp_degree or 1)
+    asked = asked._replace(dtype=asked.dtype or checkpoint_dtype(folder))
+    library.use(runtime_env(mine, asked.tp_degree or max(1, len(mine))))
     cached = choose(_cached(library, folder, asked, settings), asked, host, len(mine))
     if cached is None and not settings.allow_compile:
         raise StartError(none_cached(settings.model_id, asked, _cached(library, folder, Wanted(), settings)))
@@ -72,7 +75,8 @@ def choose(cached: Sequence[Artifact], asked: Wanted, host: Host, n_cores: int) 
         and artifact.target in ("", host.target)
         and (artifact.continuous_batching or artifact.batch_size == 1)
     ]
-    return max(fitting, key=lambda artifact: (not artifact.on_device_sampling, artifact.tp_degree, artifact.batch_size), default=None)
+    best = max(fitting, key=lambda artifact: (not artifact.on_device_sampling, artifact.tp_degree, artifact.batch_size), default=None)
+    return best and best._replace(target=host.target)
 
 
 def none_cached(model_id: str, asked: Wanted, cached: Sequence[Artifact]) -> str:
@@ -91,8 +95,19 @@ def complete(asked: Wanted, folder: Path, host: Host, n_cores: int) -> Artifact:
     batch_size = asked.batch_size or DEFAULT_BATCH_SIZE
     length = asked.sequence_length or min(int(config.get("max_position_embeddings", LONGEST_DEFAULT)), LONGEST_DEFAULT)
     degrees = (degree for degree in range(n_cores, 0, -1) if supported_degree(host.instance, degree))
-    dtype = asked.dtype or dtype_name(config.get("torch_dtype", config.get("dtype", "bfloat16")))
+    dtype = asked.dtype or checkpoint_dtype(folder)
     return Artifact(batch_size, length, asked.tp_degree or next(degrees), dtype, length, batch_size > 1, target=host.target)
+
+
+def checkpoint_dtype(folder: Path) -> str:
+    """The precision of the checkpoint's own configuration."""
+    config = text_config(folder)
+    return dtype_name(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+
+
+def runtime_env(mine: Sequence[int], tp_degree: int) -> dict[str, str]:
+    """What makes the runtime take these cores and no others; raises `StartError`."""
+    return {"NEURON_RT_VISIBLE_CORES": claim(mine, tp_degree), "NEURON_RT_NUM_CORES": str(tp_degree)}
 
 
 def _load(
@@ -103,9 +118,10 @@ def _load(
     if artifact.target and artifact.target != host.target:
         raise StartError(f"the model was compiled for {artifact.target}, this host is {host.instance}; export it for this one")
     require_degree(host.instance, artifact.tp_degree)
-    cores = claim(mine, artifact.tp_degree)
+    env = runtime_env(mine, artifact.tp_degree)
     require_fit(folder, artifact, host.core_bytes)
-    library.use({"NEURON_RT_VISIBLE_CORES": cores, "NEURON_RT_NUM_CORES": str(artifact.tp_degree)})
+    library.use(env)
+    cores = env["NEURON_RT_VISIBLE_CORES"]
     log.info("Loading %s on cores %s", artifact, cores)
     progress(export or "loading", 0.0)
     try:

@@ -219,6 +219,12 @@ def test_an_export_passes_the_asked_configuration_to_the_compiler(exported: Path
     assert not seen[0].on_device_sampling and seen[0].continuous_batching
 
 
+def test_a_family_without_continuous_batching_is_refused_before_it_is_compiled(tmp_path: Path) -> None:
+    reference("mixtral").config.save_pretrained(tmp_path)
+    with pytest.raises(StartError, match="without continuous_batching"):
+        OptimumNeuron().export(tmp_path, Artifact(2, 64, 2, "bfloat16", 64, True, target="trn1"), None)
+
+
 def test_the_hubs_cache_is_asked_for_this_architecture(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import optimum.neuron.cache.hub_cache as hub_cache
 
