@@ -139,7 +139,7 @@ class Journal:
             new[row] = [*snapshot(before, row.epoch), *new[row]]
             row.journal_step = self._step
         for row, events in pending:
-            row.n_flushed = events[-1].pos + 1
+            row.n_flushed = max(row.n_flushed, events[-1].pos + 1 if events else 0)
         progressed = [row for row in new if not row.progressed and row.n_flushed > row.n_adopted]
         for row in progressed:
             row.progressed = True

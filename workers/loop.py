@@ -61,6 +61,7 @@ class Loop:
     async def _steps(self) -> None:
         outputs: list[Output] = []
         while not self._over():
+            await self._journal.room()  # before the plan: who leaves meanwhile is no part of it
             self._place_pulled()
             call = next_call(self._batch.fresh(), self._batch.n_running, self._share.value, self._shape, self._knobs)
             if isinstance(call, Idle):
@@ -69,7 +70,6 @@ class Loop:
                 outputs = []
                 await self._rest()
                 continue
-            await self._journal.room()
             self._count(call)
             started_s = monotonic()
             computing = self._batch.prefill(call) if isinstance(call, Prefill) else self._batch.decode()

@@ -88,7 +88,7 @@ class OracleEngine:
 
     def decode(self, rows: Sequence[DecodeRow]) -> Step:
         self.ledger.see("decode", len(self._cache))
-        assert len({row.slot for row in rows}) == len(rows)
+        assert rows and len({row.slot for row in rows}) == len(rows)
         for row in rows:
             cache = self._cache[row.slot]
             if row.at == 0:
