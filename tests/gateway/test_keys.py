@@ -49,7 +49,9 @@ def test_a_key_runs_and_queues_no_more_than_it_may(shared: Gateway, worker: Scri
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(post, shared, "sk-canary-2")
         wait_for(lambda: len(worker.seen) == 1)
+        n_requests = shared.number("tgi_request_count")
         second = pool.submit(post, shared, "sk-canary-2")
+        wait_for(lambda: shared.number("tgi_request_count") == n_requests + 1)
         refused = []
         wait_for(lambda: refused.append(post_quickly(shared)) or refused[-1] == 429)
         assert len(worker.seen) == 1

@@ -66,13 +66,13 @@ def test_ctrl_c_and_a_second_signal_end_streams_with_one_error(own: Gateway, wor
             wait_for(lambda: own.get("/health/accept").status_code == 503)
             own.process.popen.send_signal(signals[1])
         assert [event["error_type"] for event in sse(response)] == ["incomplete_generation_stream"]
-    assert own.process.popen.wait(5) == 0
+    assert own.process.popen.wait(10) == 0
     assert "Traceback" not in own.process.text()
     wait_for(lambda: worker.cancelled)
 
 
 def test_an_idle_gateway_ends_at_once(own: Gateway) -> None:
-    assert own.process.end(signal.SIGTERM, 3) == 0
+    assert own.process.end(signal.SIGTERM, 10) == 0
     assert "Traceback" not in own.process.text()
 
 
@@ -96,7 +96,7 @@ def test_the_parents_socket_is_used_and_its_end_ends_the_gateway(redis_url: str,
     try:
         wait_for(lambda: healthy(port), 20)
         os.close(parent_end)
-        assert process.wait(5) == 0
+        assert process.wait(10) == 0
     finally:
         process.kill()
         process.wait(10)

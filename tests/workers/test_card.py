@@ -47,7 +47,8 @@ def test_a_card_carries_files_limits_and_capabilities_over_the_wire(folder: Path
     card = card_of(folder, FARM_SERVED_NAME="tiny")
     assert decode(Card, encode(card)) == card
     assert card.model == "tiny" and card.capabilities == ("seed",) and card.pipeline_tag == "text-generation"
-    assert card.limits == {"max_input_tokens": 127, "max_total_tokens": 128, "max_batch_size": 4, "vocab_size": 120}
+    limits = {"max_input_tokens": 127, "max_total_tokens": 128, "max_batch_size": 4, "vocab_size": 120, "max_top_k": 0}
+    assert card.limits == limits
     assert set(card.files) == {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}
     assert card.files["chat_template.jinja"] == b"{{ messages }}"
 
