@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 GATEWAY = "tests/gateway/"
+REFUSED = (f"{GATEWAY}test_chat.py::test_refusals_are_plain_answers_also_for_streams",)
+NO_GRAMMAR = (f"{GATEWAY}test_admission.py::test_a_grammar_is_refused_by_name",)
 WORKERS = "tests/workers/"
 
 
 class Quirk(NamedTuple):
-    """`choice` M: matched, L: more lenient, F: fixed. `tests` prove it, or `part` is where it belongs."""
+    """`choice` M: matched, L: more lenient, F: fixed. `tests` prove it; with a `part`, that it is refused until then."""
 
     id: int
     choice: str
@@ -34,7 +36,7 @@ QUIRKS = (
          f"{GATEWAY}test_chat.py::test_stop_text_is_cut_alike_whole_and_streamed_and_kept_on_native_routes",
          f"{GATEWAY}test_completions.py::test_several_prompts_come_in_order_and_headers_are_sums"),
     ),
-    Quirk(4, "F", "finish reason of tool streams", part="C2"),
+    Quirk(4, "F", "no tool stream without a finish reason: tools are refused", REFUSED, part="C2"),
     Quirk(5, "F", "unique ids", (f"{GATEWAY}test_chat.py::test_the_answer", f"{GATEWAY}test_chat.py::test_chunks")),
     Quirk(6, "M", "role in every delta", (f"{GATEWAY}test_chat.py::test_chunks",)),
     Quirk(7, "M", "usage null on every chunk", (f"{GATEWAY}test_chat.py::test_usage_comes_when_asked_for_and_agrees",)),
@@ -83,8 +85,8 @@ QUIRKS = (
         16, "M", "frequency_penalty counts the prompt and is divided by the length",
         (f"{WORKERS}test_sampling.py::test_frequency_counts_the_prompt_and_is_divided_by_the_length",),
     ),
-    Quirk(17, "L", "all shapes of response_format", part="C2"),
-    Quirk(18, "F", "tools: $defs, arguments, usage", part="C2"),
+    Quirk(17, "L", "every shape of response_format: text is taken, the others are refused", REFUSED, part="C2"),
+    Quirk(18, "F", "no tool call with lost definitions or usage: tools are refused", REFUSED, part="C2"),
     Quirk(
         19, "F", "tool calls and their ids reach the template",
         (f"{GATEWAY}test_chat.py::test_templates_get_parts_tool_calls_and_results",),
@@ -116,7 +118,7 @@ QUIRKS = (
         (f"{GATEWAY}test_generate.py::test_max_new_tokens_unset_fills_the_context_and_set_is_exact",
          f"{GATEWAY}test_farm.py::test_more_than_1024_tokens_are_exact"),
     ),
-    Quirk(27, "F", "a bad grammar is refused before it is queued", part="C2"),
+    Quirk(27, "F", "a bad grammar harms no neighbour: any is refused before it is queued", NO_GRAMMAR, part="C2"),
     Quirk(
         28, "M", "offsets of /tokenize are bytes",
         (f"{GATEWAY}test_generate.py::test_tokenize", f"{GATEWAY}test_tokenizing.py::test_spans_are_bytes_of_the_text"),
@@ -139,7 +141,11 @@ QUIRKS = (
         (f"{GATEWAY}test_ops.py::test_a_farm_without_workers_says_so_and_refuses_softly",
          f"{GATEWAY}test_process.py::test_sigterm_lets_streams_end_and_tells_the_balancer"),
     ),
-    Quirk(33, "F", "Neuron: shapes, logprobs and parameters as asked", part="D"),
+    Quirk(
+        33, "F", "Neuron: shapes as given or a stop; parameters as asked or refused",
+        ("tests/neuron/test_artifact.py::test_a_setting_that_contradicts_the_artifact_names_both",
+         "tests/neuron/test_farm.py::test_what_an_artifact_that_samples_on_the_device_cannot_do_is_refused"),
+    ),
     Quirk(
         34, "M", "a space after data:, a comment after 15 s",
         (f"{GATEWAY}test_stream.py::test_the_bytes_of_a_stream",

@@ -17,9 +17,9 @@ def test_all_37_are_there_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: str(quirk.id))
-def test_each_is_decided_and_has_a_test_or_a_part(quirk: Quirk) -> None:
+def test_each_is_decided_and_has_a_test(quirk: Quirk) -> None:
     assert quirk.choice in ("M", "L", "F")
-    assert quirk.tests or quirk.part
+    assert quirk.tests
     for test in quirk.tests:
         path, _, name = test.partition("::")
         module = ast.parse((ROOT / path).read_text())
