@@ -7,7 +7,7 @@ import pytest
 
 from tests.chaos.streams import BACKEND
 from tests.farm import Farm
-from tests.neuron.doubles import exported
+from tests.neuron.doubles import plain
 from tests.servers import Server
 
 SALTED = {
@@ -30,5 +30,4 @@ def backend(folder: Path) -> dict[str, str]:
     """The oracle, or what `make chaos BACKEND=…` names."""
     if BACKEND != "neuron-double":
         return {}
-    model = exported(folder / "model", batch_size=8)
-    return {"FARM_BACKEND": BACKEND, "MODEL_ID": str(model), "FARM_SERVED_NAME": "oracle"}
+    return {"FARM_BACKEND": BACKEND, "MODEL_ID": str(plain(folder / "model")), "FARM_SERVED_NAME": "oracle"}

@@ -57,6 +57,15 @@ def exported(folder: Path, **config: Any) -> Path:
     return folder
 
 
+def plain(folder: Path) -> Path:
+    """A checkpoint without a number in it: the double compiles whatever is asked for, and speaks the oracle's words."""
+    folder.mkdir(parents=True)
+    write_model(folder)
+    write_config(folder)
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    return folder
+
+
 def write_config(folder: Path, **more: Any) -> None:
     """config.json of a decoder as small as memory checks need it."""
     (folder / "config.json").write_text(json.dumps({**LLAMA, "vocab_size": N_WORDS, "eos_token_id": [1, N_SPECIAL - 1], **more}))

@@ -14,7 +14,7 @@ from common.errors import StartError
 from common.shapes import Bucket
 from workers.engines.base import PrefillRow, Progress, Step
 from workers.engines.oracle import NOT_A_NUMBER, misbehave
-from workers.model_files import eos_ids
+from workers.model_files import eos_ids, n_weights
 from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
 from workers.neuron.cores import NO_DEVICE, NO_DEVICE_LINE, Host, usable
 from workers.neuron.double import DeviceDouble, Faults, failed
@@ -92,7 +92,7 @@ class DoubleLibrary:
         if self.faults.load_status:
             raise failed(self.faults.load_status, "as told")
         torch.set_num_threads(1)  # one-token passes are too small to share, and others need the cores
-        if any(folder.glob("*.safetensors")):
+        if n_weights(folder):
             tokens: ModelTokens | HashTokens = ModelTokens(plain_model(folder))
         else:
             tokens = HashTokens(text_config(folder)["vocab_size"], max(eos_ids(folder)) + 1, self._salt, NOT_A_NUMBER)
