@@ -18,6 +18,7 @@ class Proxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -40,6 +41,8 @@ class Proxy:
         self._listener.close()
         self.resume()
         self.cut()
+        for thread in self._threads:
+            thread.join(5)
 
     def _accept(self) -> None:
         while True:
@@ -53,7 +56,9 @@ class Proxy:
                 continue
             self._sockets += [client, server]
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+                thread = threading.Thread(target=self._pump, args=(source, sink), daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
@@ -63,3 +68,4 @@ class Proxy:
         for sock in (source, sink):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+        source.close()  # the other direction closes the other one
