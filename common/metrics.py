@@ -101,6 +101,7 @@ class WorkerMetrics:
         self.inexact_resumes = Counter("farm_inexact_resume_total", "Exact takeovers that had to be fast ones", registry=r)
         self.nan_rows = Counter("farm_nan_rows_total", "Rows whose logits were not finite", registry=r)
         self.unjournaled_steps = Gauge("farm_unjournaled_steps", "Steps computed and not yet in the journal", registry=r)
+        self.equal_runs = Counter("farm_equal_token_runs_total", "Rows that gave one token 64 times in a row", registry=r)
         self.fenced = Counter("farm_fenced_total", "Times this worker had lost its lease", registry=r)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from time import monotonic
 
+from common.messages import Event
 from common.metrics import WorkerMetrics
 from common.shapes import Shape
 from workers.batch import Batch
@@ -16,6 +18,10 @@ from workers.load import Load
 from workers.sampling import penalises
 from workers.scheduler import Decode, Idle, Knobs, Prefill, PrefillShare, demand, next_call
 from workers.slots import Row, State
+
+log = logging.getLogger(__name__)
+
+EQUAL_RUN = 64
 
 
 class Loop:
@@ -143,6 +149,7 @@ class Loop:
         for output in outputs:
             row = output.row
             event = self._emitter.event(output)
+            self._watch_repeats(row, event)
             row.events.append(event)
             self._journal.add(row, (event,))
             ended = output.reason or event.finish is not None
@@ -156,6 +163,13 @@ class Loop:
         if outputs:
             self._metrics.tokens.inc(len(outputs))
             self._metrics.filter_s["decode"].observe(monotonic() - started_s)
+
+    def _watch_repeats(self, row: Row, event: Event) -> None:
+        """Healthy small models repeat themselves, broken devices too: people shall see it."""
+        row.n_equal = row.n_equal + 1 if row.events and row.events[-1].token == event.token else 1
+        if row.n_equal == EQUAL_RUN:
+            self._metrics.equal_runs.inc()
+            log.warning("Repeats rid=%s: token %d came %d times in a row", row.rid.hex(), event.token, EQUAL_RUN)
 
     def _free(self, rows: Sequence[Row]) -> None:
         self._batch.free(rows)

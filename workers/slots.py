@@ -55,6 +55,7 @@ class Row:
     n_flushed: int = 0  # events that were handed to a flush
     journal_step: int = 0  # first journal entry here that holds all events; 0: none yet
     progressed: bool = False
+    n_equal: int = 0  # how often the last token came in a row
     prefill_ms: float = 0.0
     bucket: int = 0
     prompt_logprobs: Sequence[float] = ()

@@ -15,6 +15,7 @@ from common.messages import Event, Flag, decode_events
 from tests.chaos.streams import client, streams
 from tests.farm import Farm, wait_for
 from tests.servers import Server
+from workers.engines.oracle import REPEATING
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +131,17 @@ def test_a_job_after_a_long_silence_is_picked_up_at_once(farm: Farm) -> None:
     assert answer.status_code == 200
     assert int(answer.headers["x-queue-time"]) < 1000
     assert "ERROR" not in farm.logs()
+
+
+def test_a_row_that_repeats_itself_is_seen(farm: Farm) -> None:
+    url = farm.gateway()
+    farm.worker(FARM_ORACLE_STEP_MS="0")
+    farm.wait_ready()
+    for word, n_tokens in ((REPEATING, 63), (11, 80), (REPEATING, 80)):
+        assert "Repeats rid=" not in farm.workers[0].text()
+        body = {"inputs": f"w{word}", "parameters": {"max_new_tokens": n_tokens}}
+        assert httpx.post(f"{url}/generate", json=body, timeout=20).status_code == 200
+    wait_for(lambda: "Repeats rid=" in farm.workers[0].text())
 
 
 def _rids(farm: Farm) -> set[str]:

@@ -29,7 +29,8 @@ EOS = 1
 DEADLY = 2  # a prompt with this word kills the process in its prefill,
 HANGING = 3  # this one never comes back,
 FAULTY = 4  # this one is refused by the engine,
-NOT_A_NUMBER = 8  # this one has no usable output
+NOT_A_NUMBER = 8  # this one has no usable output,
+REPEATING = 9  # this one gives the same token for ever
 N_SPECIAL = 10
 """Tokens below are never generated."""
 
@@ -107,6 +108,8 @@ class OracleEngine:
     def _token(self, row: PrefillRow | DecodeRow, previous: int) -> int:
         if NOT_A_NUMBER in self._cache[row.slot]:
             return -1
+        if REPEATING in self._cache[row.slot]:
+            return N_SPECIAL
         return next_token(row.seed, row.pos, previous, self.worker if self._settings.oracle_salted else "")
 
 
