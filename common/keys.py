@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-GROUP = "farm"
-
 _UNSAFE = re.compile(r"[{}\s\x00-\x1f]")
 
 

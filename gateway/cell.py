@@ -1,9 +1,8 @@
-"""One cell as a gateway serves it: submit, fold what comes, repair what is missing, start again what Redis forgot (design §3.7, §8)."""
+"""One cell as a gateway serves it: who may submit, who looks on, who left (design §8). `mending.py` folds and repairs."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from contextlib import suppress
 from time import monotonic
@@ -13,8 +12,6 @@ from common.errors import RequestError, invalid, overloaded
 from common.messages import VERSION, Submit, Want
 from gateway.live import Live
 from gateway.mending import Counts, Mending
-
-log = logging.getLogger(__name__)
 
 MOST_PATIENCE_S = 5.0
 LEAST_WAITING = 128
