@@ -1,0 +1,75 @@
+"""What the engine needs of a Gaudi card and its library: the real ones, or their doubles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+KeysValues = tuple[tuple["torch.Tensor", "torch.Tensor"], ...]
+"""Per layer: keys and values `[rows, heads, columns, width]`, on the device."""
+
+
+class Versions(NamedTuple):
+    """Empty where not installed."""
+
+    library: str  # optimum-habana
+    stack: str  # the Gaudi software: version of habana-torch-plugin
+
+
+class Memory(NamedTuple):
+    """Of the card, in bytes."""
+
+    free: int
+    total: int
+
+
+class Decoder(Protocol):
+    """A loaded model as two modules that take tensors by position only, each to be captured.
+
+    `prefill(ids [n, L], mask [n, L], positions [n, L], token_idx [])` → (logits `[n, vocab]` of column L - 1, keys and values of L columns).
+    Prompts end in column L - 1: padded on the left, mask 0 and position 0 there.
+    `decode(ids [B, 1], mask [B, T], positions [B, 1], token_idx [], keys and values, n_columns)` → logits `[B, vocab]`; writes column
+    `token_idx - 1` of every row in place and looks at the columns below `n_columns` (None: all T) whose mask is 1.
+    All are int64 but the logits and the cache. `cuts`: whether `n_columns` may be a number. `max_positions`: the longest row.
+    """
+
+    prefill: torch.nn.Module
+    decode: torch.nn.Module
+    vocab_size: int
+    max_positions: int
+    cuts: bool
+
+
+class Library(Protocol):
+    """`use` is called before anything that reads the environment is imported; nothing else before `load` touches the card."""
+
+    device: torch.device
+
+    def versions(self) -> Versions: ...
+
+    def use(self, env: Mapping[str, str]) -> None:
+        """Puts variables into force."""
+
+    def acquire(self) -> str:
+        """Takes the card of this process; its generation: gaudi, gaudi2 or gaudi3. Raises `RuntimeError` in the words of the driver."""
+
+    def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
+        """Reads the weights onto the card; `way` is that of the model's row in the table: habana or stock."""
+
+    def capture(self, module: torch.nn.Module) -> Callable[..., object]:
+        """The module behind device graphs, one for each shape; takes `bypass_hpu_graphs=True` to run without."""
+
+    def mark_step(self) -> None:
+        """Ends the recipe that is being collected."""
+
+    def synchronize(self) -> None:
+        """Waits for the card."""
+
+    def memory(self) -> Memory: ...
+
+    def n_compilations(self) -> int:
+        """How many recipes the card's compiler made so far."""
