@@ -131,7 +131,7 @@ class Settings:
     jobs_url: str = own("", "redis:// or rediss:// address of the jobs' database; the broker's database 1 when unset", secret=True)
     jobs_password: str = own("", "password of the jobs' database", flag=False, secret=True)
     lease_s: float = own(10.0, "seconds without a sign of life after which a worker's requests are taken over", least=0.1)
-    compile_lease_s: float = own(600.0, "lease of a worker that compiles while it serves", least=1)
+    compile_lease_s: float = own(600.0, "lease of a worker that compiles while it serves", least=0.1)
     orphan_s: float = own(15.0, "seconds after which requests of a lost gateway are cancelled", least=0.1)
     queue_factor: float = own(4.0, "waiting requests per slot of a lane", least=0)
     queue_when_cold: bool = own(False, "let requests wait while no worker is ready")
