@@ -58,10 +58,13 @@ class PrefillShare:
 
 
 def demand(free: int, active: int, fresh: int, steps_since_prefill: int, share: float, shape: Shape, knobs: Knobs) -> Demand:
-    """What to pull for the next prefill: nothing while rows wait for theirs or while prefill has had its share."""
+    """What to pull for the next prefill: nothing while rows wait for theirs or while prefill has had its share.
+
+    A group that fills the largest prefill is worth its pause at any number of running rows.
+    """
     if fresh or (active and share > knobs.max_prefill_share):
         return Demand(0, 0)
-    minimum = 0 if steps_since_prefill >= knobs.max_waiting_tokens else int(active * knobs.waiting_served_ratio)
+    minimum = 0 if steps_since_prefill >= knobs.max_waiting_tokens else min(int(active * knobs.waiting_served_ratio), shape.max_rows)
     maximum = min(free, shape.max_rows)
     return Demand(minimum, maximum if maximum >= minimum else 0)
 

@@ -21,13 +21,17 @@ SALTED = {
 
 @pytest.fixture
 def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
-    """Salted oracle with a prefill of 100 ms: an unsalted or quick one cannot show the worst faults."""
-    with Farm(tmp_path, server, SALTED | backend(tmp_path)) as farm:
+    with Farm(tmp_path, server, salted(tmp_path)) as farm:
         yield farm
 
 
+def salted(folder: Path) -> dict[str, str]:
+    """A salted engine with a prefill of 100 ms: an unsalted or quick one cannot show the worst faults."""
+    return SALTED | backend(folder)
+
+
 def backend(folder: Path) -> dict[str, str]:
-    """The oracle, or what `make chaos BACKEND=…` names."""
-    if BACKEND != "neuron-double":
+    """The oracle, or the device double that `make chaos BACKEND=…` names."""
+    if BACKEND == "oracle":
         return {}
     return {"FARM_BACKEND": BACKEND, "MODEL_ID": str(plain(folder / "model")), "FARM_SERVED_NAME": "oracle"}

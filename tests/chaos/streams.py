@@ -20,10 +20,10 @@ PROMPT = " ".join(f"w{token}" for token in PROMPT_IDS)
 
 
 def expected(seed: int, shown: Sequence[int], worker: str) -> int:
-    """The token that this worker gives after `shown`; the device double's depends on all tokens before it."""
-    if BACKEND == "neuron-double":
-        return hashed_token((*PROMPT_IDS, *shown), N_WORDS, N_SPECIAL, worker)
-    return next_token(seed, len(shown), (*PROMPT_IDS, *shown)[-1], worker)
+    """The token that this worker gives after `shown`; a device double's depends on all tokens before it."""
+    if BACKEND == "oracle":
+        return next_token(seed, len(shown), (*PROMPT_IDS, *shown)[-1], worker)
+    return hashed_token((*PROMPT_IDS, *shown), N_WORDS, N_SPECIAL, worker)
 
 
 @dataclass

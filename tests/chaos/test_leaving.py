@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.chaos.conftest import backend
 from tests.farm import Farm, wait_for
 from tests.servers import Server
 
@@ -32,7 +33,7 @@ def serves(url: str) -> bool:
 def test_leaving_in_any_step(tmp_path: Path) -> None:
     """Often the last rows of a batch leave between the plan of a step and its call."""
     server = Server(tmp_path).start()
-    with Farm(tmp_path, server, {"MAX_BATCH_SIZE": "4"}) as farm:
+    with Farm(tmp_path, server, {"MAX_BATCH_SIZE": "4", **backend(tmp_path)}) as farm:
         url = farm.gateway()
         farm.worker()
         farm.wait_ready()
@@ -47,7 +48,7 @@ def test_leaving_in_any_step(tmp_path: Path) -> None:
 def test_leaving_while_the_worker_is_dead(tmp_path: Path) -> None:
     """The next owner finds a request that is cancelled and has nothing new to say."""
     server = Server(tmp_path).start()
-    with Farm(tmp_path, server, {"FARM_ORACLE_STEP_MS": "20"}) as farm:
+    with Farm(tmp_path, server, {"FARM_ORACLE_STEP_MS": "20", **backend(tmp_path)}) as farm:
         url = farm.gateway()
         worker = farm.worker()
         farm.wait_ready()

@@ -40,6 +40,6 @@ async def test_an_operator_sees_a_request_and_what_was_given_up(farm: Farm) -> N
     assert "no request id" in (await asyncio.to_thread(ask, farm, "request", "nonsense")).stderr
     await running
     async with httpx.AsyncClient(timeout=60) as http:
-        guilty = await http.post(f"{url}/generate", json={"inputs": f"w{DEADLY}"})
+        guilty = await http.post(f"{url}/generate", json={"inputs": f"w11 w{DEADLY}"})
     assert guilty.status_code == 424
     assert "died alone" in (await asyncio.to_thread(ask, farm, "dead")).stdout

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from tests.chaos.checks import assert_whole, soon, tokens_served
-from tests.chaos.conftest import SALTED
+from tests.chaos.conftest import salted
 from tests.chaos.streams import streams
 from tests.farm import Farm, wait_for
 from tests.proxy import Proxy
@@ -52,7 +52,7 @@ async def test_redis_is_killed_without_persistence_and_comes_back(farm: Farm) ->
 async def test_redis_restarts_with_its_append_only_file(tmp_path: Path) -> None:
     server = Server(tmp_path, options=("--appendonly", "yes", "--appendfsync", "always")).start()
     try:
-        with Farm(tmp_path, server, SALTED) as farm:
+        with Farm(tmp_path, server, salted(tmp_path)) as farm:
             running = await started(farm)
             server.stop()
             await asyncio.sleep(0.5)
@@ -117,7 +117,7 @@ async def test_a_replica_that_missed_the_last_second_takes_over(tmp_path: Path) 
     replica = Server(tmp_path, options=("--replicaof", "127.0.0.1", str(primary.port))).start()
     proxy = Proxy(primary.port)
     try:
-        with Farm(tmp_path, primary, {**SALTED, "REDIS_URL": f"redis://127.0.0.1:{proxy.port}"}) as farm:
+        with Farm(tmp_path, primary, {**salted(tmp_path), "REDIS_URL": f"redis://127.0.0.1:{proxy.port}"}) as farm:
             running = await started(farm, n_tokens=400)
             copy = Redis.from_url(replica.url)
             await soon(lambda: copy.info("replication")["master_link_status"] == "up" and copy.keys("*req:*"))
@@ -137,7 +137,7 @@ async def test_a_replica_that_missed_the_last_second_takes_over(tmp_path: Path) 
 async def test_a_paused_network_costs_nothing_but_time(tmp_path: Path, server: Server) -> None:
     proxy = Proxy(server.port)
     try:
-        with Farm(tmp_path, server, {**SALTED, "REDIS_URL": f"redis://127.0.0.1:{proxy.port}"}) as farm:
+        with Farm(tmp_path, server, {**salted(tmp_path), "REDIS_URL": f"redis://127.0.0.1:{proxy.port}"}) as farm:
             running = await started(farm, n_tokens=300)
             for _ in range(2):
                 proxy.pause()

@@ -22,6 +22,12 @@ def test_beside_running_rows_a_group_must_be_worth_the_pause() -> None:
     assert demand(1, 7, 0, 0, 0.0, SHAPE, KNOBS._replace(waiting_served_ratio=0)) == Demand(0, 1)
 
 
+def test_a_full_prefill_is_worth_the_pause_whatever_runs() -> None:
+    one_row = Shape(32, 256, (Bucket(1, 256),))
+    assert demand(8, 24, 0, 3, 0.0, one_row, KNOBS) == Demand(1, 1)
+    assert demand(8, 24, 0, 3, 0.0, SHAPE, KNOBS) == Demand(4, 4)
+
+
 def test_nothing_is_pulled_ahead_of_its_prefill() -> None:
     assert demand(4, 4, 1, 99, 0.0, SHAPE, KNOBS).maximum == 0
     assert demand(4, 4, 0, 99, 0.5, SHAPE, KNOBS).maximum == 0
