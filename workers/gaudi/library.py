@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -63,8 +64,8 @@ class Library(Protocol):
     def capture(self, module: torch.nn.Module) -> Callable[..., object]:
         """The module behind device graphs, one for each shape; takes `bypass_hpu_graphs=True` to run without."""
 
-    def mark_step(self) -> None:
-        """Ends the recipe that is being collected."""
+    def recipe(self) -> AbstractContextManager[None]:
+        """What runs in it outside of captured modules is compiled as one recipe: by operations, shapes and numbers."""
 
     def synchronize(self) -> None:
         """Waits for the card."""
