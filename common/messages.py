@@ -72,11 +72,12 @@ class Params(NamedTuple):
 
 
 class First(NamedTuple):
-    """Timing of a request's start; `bucket` is the prefill bucket length in tokens (0: none)."""
+    """A request's start: timing, the prefill bucket's length in tokens (0: none), and the artifact that computes from here on."""
 
     waited_ms: float
     prefill_ms: float
     bucket: int
+    artifact: str = ""
 
 
 class Finish(NamedTuple):
@@ -120,7 +121,7 @@ class Event(NamedTuple):
         if event.first is None and event.finish is None and event.error is None:
             return event
         return event._replace(
-            first=First(*event.first[:3]) if event.first else None,
+            first=First(*event.first[: len(First._fields)]) if event.first else None,
             finish=Finish(*event.finish[:3]) if event.finish else None,
             error=Failure(*event.error[:2]) if event.error else None,
         )

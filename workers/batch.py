@@ -11,7 +11,7 @@ from common.metrics import WorkerMetrics
 from common.shapes import prefill_length
 from workers.device import Device
 from workers.emitter import Output
-from workers.engines.base import DecodeRow, Engine, EngineFault, PrefillRow, Step
+from workers.engines.base import DecodeRow, Engine, EngineFault, PrefillRow, Step, artifact_of
 from workers.sampling import BAD, Context, Picked, Sampler
 from workers.scheduler import Fresh, Prefill
 from workers.slots import Row, Slot, State
@@ -22,6 +22,7 @@ class Batch:
 
     def __init__(self, engine: Engine, device: Device, sampler: Sampler, exact_max_tokens: int, metrics: WorkerMetrics) -> None:
         self._engine = engine
+        self._artifact = artifact_of(engine)
         self._metrics = metrics
         self._device = device
         self._sampler = sampler
@@ -58,7 +59,7 @@ class Batch:
         prompt, shown = row.submit.input_ids, [event.token for event in row.events]
         tokens = [*prompt, *shown]
         exact = bool(row.submit.want & Want.EXACT and shown)
-        if exact and not (self._engine.capabilities.reproducible and len(shown) <= self._exact_max_tokens):
+        if exact and not self._can_replay(row):
             self._metrics.inexact_resumes.inc()
             exact = False
         row.n_prefill = prefill_length(len(prompt) if exact else len(tokens), self._engine.shape)
@@ -68,6 +69,11 @@ class Batch:
         if row.n_prefill:
             self._arrived.append(slot)
         return slot
+
+    def _can_replay(self, row: Row) -> bool:
+        """Whether all that was shown came from an artifact like this one, whose bits a replay gives again."""
+        artifacts = {event.first.artifact for event in row.events if event.first is not None}
+        return self._engine.capabilities.reproducible and len(row.events) <= self._exact_max_tokens and artifacts == {self._artifact}
 
     def end(self, slot: Slot) -> None:
         """The row is computed no further; its slot is free once `free` is called."""

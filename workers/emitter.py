@@ -25,9 +25,10 @@ class Output(NamedTuple):
 class Emitter:
     """Owns the host-side state of rows: detokenizer, stop strings, penalty context."""
 
-    def __init__(self, tokenizer: Tokenizer, special_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, special_ids: frozenset[int], artifact: str) -> None:
         self._tokenizer = tokenizer
         self._special_ids = special_ids
+        self._artifact = artifact
 
     def prepare(self, row: Row) -> None:
         """Builds a row's state from its prompt and from what was already shown."""
@@ -55,7 +56,7 @@ class Emitter:
         first = None
         if len(row.events) == row.n_adopted:
             flags |= Flag.FIRST
-            first = First(row.waited_ms, row.prefill_ms, row.bucket)
+            first = First(row.waited_ms, row.prefill_ms, row.bucket, self._artifact)
         finish = None
         if reason:
             flags |= Flag.FINISH | (Flag.DEADLINE if row.late else Flag(0))

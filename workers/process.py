@@ -33,7 +33,7 @@ from workers.detokenize import special_ids
 from workers.device import BlameNote, Device
 from workers.emitter import Emitter
 from workers.engines import check_backend, create
-from workers.engines.base import Engine
+from workers.engines.base import Engine, artifact_of
 from workers.engines.oracle import write_model
 from workers.intake import Intake
 from workers.journal import Fenced, Journal
@@ -103,7 +103,8 @@ class EngineProcess:
         broker = Broker(connect_single(url), cell)
         bell = Broker(connect(url, blocking=True), cell)
         tokenizer = Tokenizer.from_buffer(card.files["tokenizer.json"])
-        emitter = Emitter(tokenizer, special_ids(tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null"))))
+        specials = special_ids(tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null")))
+        emitter = Emitter(tokenizer, specials, artifact_of(engine))
         sampler = Sampler(engine.vocab_size)
         while not self._stopping.is_set():
             await self._serve(engine, broker, bell, emitter, sampler, card)
@@ -149,7 +150,7 @@ class EngineProcess:
                 VERSION, worker, card.model, digest, settings.backend, engine.shape.batch_size, engine.shape.max_length, tuple(lanes),
                 self._state(), len(batch.slots) - batch.n_free, batch.n_free,
                 round(self._load.step_ms, 3), round(self._load.prefill_ms, 3), round(self._load.finished_per_s, 3), socket.gethostname(),
-                version(), engine.capabilities.names(), "", self._page.url,
+                version(), engine.capabilities.names(), artifact_of(engine), self._page.url,
             )  # fmt: skip
 
         journal = Journal(broker, worker, lease_ms, batch.rows, lambda: self._device.busy, record)

@@ -55,7 +55,8 @@ def test_later_releases_may_append_fields(record: Submit) -> None:
 
 def test_missing_fields_take_their_defaults() -> None:
     assert decode(Submit, msgpack.packb((VERSION, b"r" * 16, [1], 5))) == Submit(VERSION, b"r" * 16, (1,), 5)
-    assert Event.read((b"r" * 16, 1, 0, 7, -0.5, "a", 0, (), (1.0, 2.0, 3, "new"))).first == First(1.0, 2.0, 3)
+    assert Event.read((b"r" * 16, 1, 0, 7, -0.5, "a", 0, (), (1.0, 2.0, 3))).first == First(1.0, 2.0, 3)
+    assert Event.read((b"r" * 16, 1, 0, 7, -0.5, "a", 0, (), (1.0, 2.0, 3, "artifact", "new"))).first == First(1.0, 2.0, 3, "artifact")
 
 
 def test_journal_entries_hold_events_as_frames_do() -> None:

@@ -14,7 +14,7 @@ from common.shapes import Bucket
 from tests.neuron.doubles import ARTIFACT, VOCAB, device_of, engine_over
 from tests.neuron.schedule import Job, greedy, jobs, picked, run
 from tests.parity.tiny import tiny_model
-from workers.engines.base import DecodeRow, EngineFault, PrefillRow
+from workers.engines.base import DecodeRow, EngineFault, PrefillRow, artifact_of
 from workers.neuron.artifact import Artifact
 from workers.neuron.double import DeviceDouble, Faults, SlotClobbered
 from workers.neuron.double_tokens import HashTokens, ModelTokens, hashed_token
@@ -124,6 +124,13 @@ def test_logits_are_float32_without_padding_of_the_vocabulary() -> None:
 
     step = engine_over(tokens=Padded(VOCAB)).prefill(BUCKET, [PrefillRow(0, [5, 6])])
     assert step.logits.dtype is torch.float32 and step.logits.shape == (1, VOCAB)
+
+
+def test_an_exact_resume_needs_the_same_compilation() -> None:
+    mine = artifact_of(engine_over())
+    assert artifact_of(engine_over()) == mine
+    for other in ({"compiler": "2.22"}, {"library": "0.4.4"}, {"dtype": "bfloat16"}, {"tp_degree": 2}, {"batch_size": 3}):
+        assert artifact_of(engine_over(ARTIFACT._replace(**other))) != mine, other
 
 
 def test_host_sampling_offers_everything_and_the_device_little() -> None:

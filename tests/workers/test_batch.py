@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common import metrics
-from common.messages import VERSION, Event, Params, Submit, Want
+from common.messages import VERSION, Event, First, Params, Submit, Want
 from tests.parity.drive import Job, expected, tiny_engine
 from tests.parity.tiny import MAX_LENGTH, VOCAB_SIZE, tiny_model
 from workers.batch import Batch
 from workers.device import Device
+from workers.engines.base import artifact_of
 from workers.engines.cpu import CpuEngine
 from workers.sampling import Sampler
 from workers.scheduler import Idle, Knobs, Prefill, next_call
@@ -45,8 +47,10 @@ def row(number: int, prompt: list[int], n_new: int, params: Params = Params(), s
     return Row(rid, 1, Submit(VERSION, rid, tuple(prompt), n_new, params, seed=seed, want=want), ("g",), [], 0.0)
 
 
-def shown(tokens: list[int], rid: bytes) -> list[Event]:
-    return [Event(rid, 1, pos, token, 0.0, "") for pos, token in enumerate(tokens)]
+def shown(tokens: list[int], rid: bytes, artifact: str) -> list[Event]:
+    """Events as an owner with this artifact journaled them."""
+    first = First(0.0, 0.0, 0, artifact)
+    return [Event(rid, 1, pos, token, 0.0, "", first=None if pos else first) for pos, token in enumerate(tokens)]
 
 
 async def step(packed: Batch, tokens: dict[bytes, list[int]]) -> bool:
@@ -122,7 +126,7 @@ async def test_an_exact_takeover_continues_as_if_nothing_had_happened(engine: Cp
         continue
     (undisturbed,) = tokens.values()
     again = row(2, prompt, 20, SAMPLED, seed=7, want=Want.EXACT)
-    again.events = shown(undisturbed[:n_shown], again.rid)
+    again.events = shown(undisturbed[:n_shown], again.rid, artifact_of(engine))
     again.n_tokens = again.n_adopted = n_shown
     packed.place(again)
     assert again.n_prefill == len(prompt)
@@ -131,12 +135,34 @@ async def test_an_exact_takeover_continues_as_if_nothing_had_happened(engine: Cp
     assert undisturbed[:n_shown] + tokens[again.rid] == undisturbed
 
 
+@pytest.mark.parametrize("artifacts", [("another",), ("", ""), ("mine", "another"), ("another", "mine"), ()])
+async def test_what_another_artifact_computed_is_not_replayed(engine: CpuEngine, artifacts: tuple[str, ...]) -> None:
+    """Each owner so far signed its first event: one that differs, or none, and a replay could show other bits."""
+    packed = batch(engine)
+    again = row(1, list(range(5, 45)), 20, SAMPLED, seed=7, want=Want.EXACT)
+    again.events = shown([50] * 4, again.rid, "")
+    for pos, name in enumerate(artifacts):
+        again.events[pos] = again.events[pos]._replace(first=First(0.0, 0.0, 0, artifact_of(engine) if name == "mine" else name))
+    before = packed._metrics.inexact_resumes._value.get()
+    packed.place(again)
+    assert again.n_prefill == 44, "all of it, in one prefill"
+    assert packed._metrics.inexact_resumes._value.get() == before + 1
+
+
+def test_an_artifact_is_its_engines_build_and_shape(model: Any, tmp_path: Path, engine: CpuEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert artifact_of(tiny_engine(model, tmp_path)) == artifact_of(engine)
+    assert artifact_of(tiny_engine(model, tmp_path, MAX_BATCH_SIZE="2")) != artifact_of(engine)
+    before = artifact_of(engine)
+    monkeypatch.setattr(engine, "precision", "float16")
+    assert artifact_of(engine) != before
+
+
 async def test_a_fast_takeover_prefills_what_was_shown(model: Any, engine: CpuEngine) -> None:
     job = Job(list(range(5, 45)), 0, 0, 12)
     whole = expected(model, job)
     packed, tokens = batch(engine), {}
     again = row(1, job.prompt, 12)
-    again.events = shown(whole[:6], again.rid)
+    again.events = shown(whole[:6], again.rid, artifact_of(engine))
     again.n_tokens = again.n_adopted = 6
     packed.place(again)
     assert again.n_prefill == len(job.prompt) + 6

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from common.messages import Event, Flag, decode_events
+from common.messages import Event, Flag, Worker, decode, decode_events
 from tests.chaos.streams import client, streams
 from tests.farm import Farm, wait_for
 from tests.servers import Server
@@ -33,6 +33,13 @@ def journal(farm: Farm) -> list[tuple[int, list[Event]]]:
     return [(int(step.split(b"-")[0]), decode_events(fields[b"events"])) for step, fields in redis.xrange(key)]
 
 
+def record(farm: Farm) -> Worker:
+    """What the only worker says about itself."""
+    redis = Redis.from_url(farm.server.url)
+    (key,) = redis.keys("*}worker:*")
+    return decode(Worker, redis.get(key))
+
+
 async def test_nine_requests_on_four_slots_all_finish_first_come_first_served(farm: Farm) -> None:
     url = farm.gateway()
     farm.worker(MAX_BATCH_SIZE="4")
@@ -50,7 +57,9 @@ async def test_nine_requests_on_four_slots_all_finish_first_come_first_served(fa
             order += new
         answers = await asyncio.gather(*running)
     assert [answer.json()["details"]["generated_tokens"] for answer in answers] == [20 + number for number in range(9)]
-    assert [event.rid.hex() for _, events in journal(farm) for event in events if event.flags & Flag.FIRST] == order
+    firsts = [event for _, events in journal(farm) for event in events if event.flags & Flag.FIRST]
+    assert [event.rid.hex() for event in firsts] == order
+    assert {event.first and event.first.artifact for event in firsts} == {record(farm).artifact} != {""}
 
 
 async def test_a_free_slot_is_filled_again_within_two_steps(farm: Farm) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -115,6 +116,7 @@ class Engine(Protocol):
 
     `shape`, `capabilities` and `vocab_size` are valid after `load()`. `decode` takes every row in DECODE or REPLAY exactly once.
     `release` is host bookkeeping; `scrub` overwrites a slot's cache. `load` raises `StartError`.
+    `build` names all that decides the bits of a result besides the weights and the shape: code, precision, kind of device.
     """
 
     worker: str
@@ -124,9 +126,16 @@ class Engine(Protocol):
     vocab_size: int
     eos_ids: frozenset[int]
 
+    @property
+    def build(self) -> str: ...
     def load(self, progress: Progress) -> None: ...
     def warm_up(self, progress: Progress) -> None: ...
     def prefill(self, bucket: Bucket, rows: Sequence[PrefillRow]) -> Step: ...
     def decode(self, rows: Sequence[DecodeRow]) -> Step: ...
     def release(self, slot: int) -> None: ...
     def scrub(self, slot: int) -> None: ...
+
+
+def artifact_of(engine: Engine) -> str:
+    """12 hex digits that two loaded engines share when a replay on one gives the bits of the other: same build, same shape."""
+    return hashlib.sha256(repr((engine.build, engine.shape)).encode()).hexdigest()[:12]

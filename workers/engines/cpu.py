@@ -53,6 +53,11 @@ class CpuEngine:
         self._settings = settings
         self._folder = Path(model_path)
 
+    @property
+    def build(self) -> str:
+        """Another CPU family, or another number of threads, may add in another order."""
+        return f"cpu {self.precision} torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
+
     def load(self, progress: Progress) -> None:
         """Reads the weights and allocates the cache; raises `StartError` for an unsupported model or too little memory."""
         require_supported(self._folder)

@@ -66,6 +66,10 @@ class OracleEngine:
         self._settings = settings
         self._cache: list[list[int]] = [[] for _ in range(batch_size)]
 
+    @property
+    def build(self) -> str:
+        return "oracle"
+
     def load(self, progress: Progress) -> None:
         progress("weights", 1.0)
 

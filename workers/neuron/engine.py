@@ -47,6 +47,10 @@ class StaticEngine:
         self._folder = Path(model_path)
         self._library = library
 
+    @property
+    def build(self) -> str:
+        return f"neuron {self.artifact!r}"
+
     def load(self, progress: Progress) -> None:
         """Opens the model; raises `StartError`."""
         self.serve(open_model(self._settings, self._folder, self._library, progress))
