@@ -121,7 +121,7 @@ class Event(NamedTuple):
         if event.first is None and event.finish is None and event.error is None:
             return event
         return event._replace(
-            first=First(*event.first[: len(First._fields)]) if event.first else None,
+            first=First(*event.first[:4]) if event.first else None,
             finish=Finish(*event.finish[:3]) if event.finish else None,
             error=Failure(*event.error[:2]) if event.error else None,
         )
