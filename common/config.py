@@ -188,6 +188,11 @@ class Settings:
         return self.served_name or self.model_id
 
     @property
+    def skip_warmup(self) -> bool:
+        """Whether an engine that can shall serve at once, as either of TGI's two names says."""
+        return self.vllm_skip_warmup or not self.warmup_enabled
+
+    @property
     def broker_url(self) -> str:
         """Where the broker is, with its password: a secret."""
         return _with_password(self.redis_url or DEFAULT_REDIS_URL, self.redis_password)

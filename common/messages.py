@@ -181,9 +181,17 @@ class Worker(NamedTuple):
     artifact: str = ""
     metrics_url: str = ""
 
+    @property
+    def serves(self) -> bool:
+        """Whether it takes requests; a cold one does, and compiles shapes when it first meets them."""
+        return self.state in ("ready", "cold")
+
 
 class Card(NamedTuple):
-    """What gateways need of a model: `files` by name (tokenizer.json, tokenizer_config.json, …)."""
+    """What gateways need of a model: `files` by name (tokenizer.json, tokenizer_config.json, …).
+
+    `tokenizer` "none": texts are token ids, separated by commas.
+    """
 
     v: int
     model: str
@@ -193,6 +201,7 @@ class Card(NamedTuple):
     capabilities: tuple[str, ...] = ()
     revision: str = ""
     pipeline_tag: str = ""
+    tokenizer: str = ""
 
 
 class Result(NamedTuple):

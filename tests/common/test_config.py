@@ -67,6 +67,11 @@ def test_old_names() -> None:
     assert settings(HUGGING_FACE_HUB_TOKEN="t").hf_token == settings(HF_API_TOKEN="t").hf_token == "t"
 
 
+def test_either_name_skips_the_warm_up() -> None:
+    assert settings(VLLM_SKIP_WARMUP="true").skip_warmup and settings(WARMUP_ENABLED="false").skip_warmup
+    assert not settings().skip_warmup and not settings(VLLM_SKIP_WARMUP="false", WARMUP_ENABLED="true").skip_warmup
+
+
 def test_an_empty_environment_value_is_unset() -> None:
     assert settings(MAX_BATCH_SIZE="", MODEL_ID=" ") == settings()
 
