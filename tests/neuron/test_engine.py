@@ -12,7 +12,7 @@ from common.errors import DeviceLost
 from common.messages import Params
 from common.shapes import Bucket
 from tests.neuron.doubles import ARTIFACT, VOCAB, device_of, engine_over
-from tests.neuron.schedule import Job, greedy, jobs, picked, run
+from tests.schedule import Job, greedy, jobs, picked, run
 from tests.parity.tiny import tiny_model
 from workers.engines.base import DecodeRow, EngineFault, PrefillRow, artifact_of
 from workers.neuron.artifact import Artifact

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.neuron.contract.real import FAMILIES, LENGTH, ROWS, real_engine, reference
-from tests.neuron.schedule import greedy, jobs, run
+from tests.schedule import greedy, jobs, run
 from tests.parity.tiny import VOCAB_SIZE
 
 pytestmark = [pytest.mark.contract_neuron, pytest.mark.filterwarnings("default")]

@@ -12,8 +12,7 @@ import torch
 
 from common.messages import Params
 from common.shapes import prefill_length, smallest_bucket
-from workers.engines.base import DecodeRow, PrefillRow, Step
-from workers.neuron.engine import StaticEngine
+from workers.engines.base import DecodeRow, Engine, PrefillRow, Step
 
 Guard = Callable[[dict[int, int]], None]
 """Told before each call how many first positions of each slot must stay as they are."""
@@ -47,16 +46,17 @@ def jobs(rng: random.Random, n_jobs: int, length: int, vocab_size: int) -> list[
     return made
 
 
-def run(engine: StaticEngine, wanted: Sequence[Job], rng: random.Random, guard: Guard = lambda _: None) -> None:
+def run(engine: Engine, wanted: Sequence[Job], rng: random.Random, guard: Guard = lambda _: None) -> None:
     """Runs all jobs to their end, at most one per slot, rows of a decode in random order."""
     waiting, running = deque(wanted), dict[int, Job]()
     while waiting or running:
         free = [slot for slot in range(engine.shape.batch_size) if slot not in running]
         guard({slot: job.at for slot, job in running.items()})
         if waiting and free and (not running or rng.random() < 0.4):
-            slot = rng.choice(free)
-            running[slot] = job = waiting.popleft()
-            _start(engine, slot, job)
+            n_joining = rng.randint(1, min(len(free), len(waiting), engine.shape.max_rows))
+            joining = dict(zip(rng.sample(free, n_joining), [waiting.popleft() for _ in range(n_joining)], strict=True))
+            _start(engine, joining)
+            running |= joining
         else:
             _decode(engine, running, rng)
         for slot in [slot for slot, job in running.items() if job.over]:
@@ -71,21 +71,29 @@ def greedy(model: Any, job: Job) -> list[int]:
     return output[0, len(job.prompt) :][: job.leaves_after].tolist()  # type: ignore[no-any-return]
 
 
-def _start(engine: StaticEngine, slot: int, job: Job) -> None:
-    """The start rule: prefill what fits, the rest through decode (design §6)."""
-    n_prefill = prefill_length(len(job.prompt), engine.shape)
-    job.forced.extend(job.prompt[n_prefill:])
-    if not n_prefill:
-        return
-    bucket = smallest_bucket([n_prefill], engine.shape)
+def _start(engine: Engine, joining: dict[int, Job]) -> None:
+    """The start rule: prefill what fits, the rest through decode (design §6); one call for all when there is a bucket for it."""
+    for job in joining.values():
+        job.at = prefill_length(len(job.prompt), engine.shape)
+        job.forced.extend(job.prompt[job.at :])
+    filled = {slot: job for slot, job in joining.items() if job.at}
+    if filled and smallest_bucket([job.at for job in filled.values()], engine.shape):
+        _prefill(engine, filled)
+    else:
+        for slot, job in filled.items():
+            _prefill(engine, {slot: job})
+
+
+def _prefill(engine: Engine, jobs: dict[int, Job]) -> None:
+    bucket = smallest_bucket([job.at for job in jobs.values()], engine.shape)
     assert bucket is not None
-    step = engine.prefill(bucket, [PrefillRow(slot, job.prompt[:n_prefill], params=Params())])
-    job.at = n_prefill
-    if not job.forced:
-        job.tokens.append(picked(step, 0))
+    step = engine.prefill(bucket, [PrefillRow(slot, job.prompt[: job.at], params=Params()) for slot, job in jobs.items()])
+    for index, job in enumerate(jobs.values()):
+        if not job.forced:
+            job.tokens.append(picked(step, index))
 
 
-def _decode(engine: StaticEngine, running: dict[int, Job], rng: random.Random) -> None:
+def _decode(engine: Engine, running: dict[int, Job], rng: random.Random) -> None:
     slots = list(running)
     rng.shuffle(slots)
     rows = [DecodeRow(slot, job.forced[0] if job.forced else job.tokens[-1], job.at) for slot in slots for job in (running[slot],)]
