@@ -24,7 +24,9 @@ class OptimumModel:
     def __init__(self, model: Any) -> None:
         self._model = model
         self.artifact = parse(vars(model.neuron_config))
-        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        config = model.config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
+        self.n_layers = int(config.num_hidden_layers)
 
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, seq_ids: torch.Tensor, sampling_params: torch.Tensor

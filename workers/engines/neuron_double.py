@@ -40,6 +40,7 @@ class DoubleModel:
     def __init__(self, device: DeviceDouble, vocab_size: int) -> None:
         self.artifact = device.artifact
         self.vocab_size = vocab_size
+        self.n_layers = device.n_layers
         self.device = device
 
     def forward(

@@ -88,6 +88,6 @@ class Columns:
         Exact: rotary positions are already in the keys, and attention over columns has no order but the mask.
         """
         index = torch.argsort(self._mask, dim=1, descending=True, stable=True)
-        self._mask = self._mask.gather(1, index)
+        self._mask.copy_(self._mask.gather(1, index))
         self.next = self.live
         return index

@@ -31,11 +31,12 @@ class Memory(NamedTuple):
 class Decoder(Protocol):
     """A loaded model as two modules that take tensors by position only, each to be captured.
 
-    `prefill(ids [n, L], mask [n, L], positions [n, L], token_idx [])` → (logits `[n, vocab]` of column L - 1, keys and values of L columns).
+    `prefill(ids [n, L], mask [n, L], positions [n, L], token_idx [])` → (logits `[n, vocab]` of the last column, keys and values).
     Prompts end in column L - 1: padded on the left, mask 0 and position 0 there.
     `decode(ids [B, 1], mask [B, T], positions [B, 1], token_idx [], keys and values, n_columns)` → logits `[B, vocab]`; writes column
     `token_idx - 1` of every row in place and looks at the columns below `n_columns` (None: all T) whose mask is 1.
-    All are int64 but the logits and the cache. `cuts`: whether `n_columns` may be a number. `max_positions`: the longest row.
+    All are int64 but the logits and the cache. `cuts`: whether `n_columns` may be a number. `trims`: whether a prefill computes
+    logits of the last column only. `max_positions`: the longest row.
     """
 
     prefill: torch.nn.Module
@@ -43,6 +44,7 @@ class Decoder(Protocol):
     vocab_size: int
     max_positions: int
     cuts: bool
+    trims: bool
 
 
 class Library(Protocol):
@@ -60,6 +62,9 @@ class Library(Protocol):
 
     def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
         """Reads the weights onto the card; `way` is that of the model's row in the table: habana or stock."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Allocates on the card."""
 
     def capture(self, module: torch.nn.Module) -> Callable[..., object]:
         """The module behind device graphs, one for each shape; takes `bypass_hpu_graphs=True` to run without."""

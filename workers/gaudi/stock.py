@@ -1,4 +1,4 @@
-"""A stock `transformers` decoder as the two modules of `workers.gaudi.library.Decoder`, for models that optimum-habana has no good class of."""
+"""A stock `transformers` decoder as the two modules of `library.Decoder`, for models without a good class in optimum-habana."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class StockDecoder:
     """Implements `workers.gaudi.library.Decoder` around a causal language model in evaluation mode."""
 
     cuts = True
+    trims = True
 
     def __init__(self, model: Any) -> None:
         self.prefill = Prefill(model)
@@ -56,23 +57,24 @@ class Decode(torch.nn.Module):
         return self._call(ids, positions, mask.bool()[:, None, : cache.n_columns], cache)
 
 
-class Call:
+class Call(torch.nn.Module):
     """A forward pass that keeps the last column's logits, with a mask `[n, queries, columns]` of what may be looked at."""
 
     def __init__(self, model: Any) -> None:
+        super().__init__()
         self._model = model
         self._dtype = next(model.parameters()).dtype
         self._cache_argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         config = model.config
         self._layer_types = sorted(set(config.layer_types)) if config.model_type in LAYERED and getattr(config, "layer_types", None) else []
 
-    def __call__(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, cache: Cache) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, cache: Cache) -> torch.Tensor:
         hidden = torch.zeros((), dtype=self._dtype, device=ids.device)
         mask = hidden.where(visible, torch.finfo(self._dtype).min)[:, None]
         output = self._model(
             input_ids=ids,
             position_ids=positions,
-            attention_mask={name: mask for name in self._layer_types} or mask,
+            attention_mask=dict.fromkeys(self._layer_types, mask) or mask,
             use_cache=True,
             logits_to_keep=1,
             return_dict=True,
@@ -103,7 +105,7 @@ class Collected(_Cache):
         super().__init__()
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         self.pairs.append((keys, values))
         return keys, values
 
@@ -117,7 +119,7 @@ class Written(_Cache):
         self._column = column
         self.n_columns = n_columns
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
         all_keys, all_values = self._kv[layer_idx]
         all_keys.index_copy_(2, self._column, keys)
         all_values.index_copy_(2, self._column, values)

@@ -1,0 +1,36 @@
+"""Engines over the card's double."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.config import Settings
+from workers.engines.gaudi_double import DoubleLibrary
+from workers.gaudi.behaving import Faults
+from workers.gaudi.double import CardDouble
+from workers.gaudi.engine import SharedColumnEngine
+from workers.gaudi.hashed import HashedDecoder
+from workers.neuron.double_tokens import HashTokens
+
+VOCAB = 120
+LENGTH = 64
+SMALL = {"MAX_BATCH_SIZE": "4", "MAX_TOTAL_TOKENS": str(LENGTH), "MAX_INPUT_TOKENS": str(LENGTH - 1), "PAD_SEQUENCE_TO_MULTIPLE_OF": "8"}
+NO_FAULTS = Faults()
+
+
+def engine_over(decoder: Any = None, faults: Faults = NO_FAULTS, folder: str = "", **env: str) -> SharedColumnEngine:
+    """A warmed engine whose card refuses to compile from here on; `card_of(engine)` is its card."""
+    library = DoubleLibrary(faults)
+    engine = SharedColumnEngine(Settings.from_env({"FARM_BACKEND": "gaudi-double", **SMALL, **env}), folder, "test", library)
+    engine.serve(library.behind_faults(decoder or HashedDecoder(HashTokens(VOCAB), VOCAB, LENGTH)))
+    engine.ledger.strict = True
+    engine.warm_up(lambda _what, _done: None)
+    library.card.serving = True
+    return engine
+
+
+def card_of(engine: SharedColumnEngine) -> CardDouble:
+    """The card under an engine of `engine_over`."""
+    library = engine._library
+    assert isinstance(library, DoubleLibrary)
+    return library.card

@@ -1,0 +1,128 @@
+"""The Gaudi engine over the card's double: everything of the real one but the library and the card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from common.shapes import Bucket
+from workers.engines.base import PrefillRow, Progress, Step
+from workers.engines.oracle import NOT_A_NUMBER, misbehave
+from workers.faults import read_faults
+from workers.gaudi.behaving import Behaving, Calls, Faults
+from workers.gaudi.double import CardDouble
+from workers.gaudi.engine import SharedColumnEngine
+from workers.gaudi.hashed import HASHED, HashedDecoder
+from workers.gaudi.library import Decoder, Memory, Versions
+from workers.gaudi.stock import StockDecoder
+from workers.model_files import eos_ids, n_weights, read_json
+from workers.neuron.double_tokens import HashTokens
+from workers.plain_model import plain_model
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+LIBRARY = "1.21.2"
+BUSY = "synStatus=26 [Generic failure] Device acquire failed."
+
+
+class DoubleLibrary:
+    """Implements `workers.gaudi.library.Library`: one card of a host that has `n_cards`."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, faults: Faults = Faults(), salt: Callable[[], str] = str) -> None:  # noqa: B008
+        self.faults = faults
+        self.card = CardDouble(faults.memory_mb * 2**20, faults.token_kb * 2**10)
+        self.env: dict[str, str] = {}
+        self._salt = salt
+        self._n_acquired = 0
+        self._calls = Calls()
+
+    def versions(self) -> Versions:
+        return Versions(LIBRARY, self.faults.stack)
+
+    def use(self, env: Mapping[str, str]) -> None:
+        self.env.update(env)
+
+    def acquire(self) -> str:
+        self._n_acquired += 1
+        if self._n_acquired <= self.faults.busy:
+            raise RuntimeError(BUSY)
+        return self.faults.generation
+
+    def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
+        torch.set_num_threads(1)  # one-token passes are too small to share, and others need the cores
+        if n_weights(folder):
+            decoder: Any = StockDecoder(plain_model(folder))
+        else:
+            config = read_json(folder, "config.json")
+            tokens = HashTokens(config["vocab_size"], max(eos_ids(folder)) + 1, self._salt, NOT_A_NUMBER)
+            decoder = HashedDecoder(tokens, tokens.vocab_size, int(config.get("max_position_embeddings", 4096)))
+        return self.behind_faults(decoder)
+
+    def behind_faults(self, decoder: Any) -> Any:
+        """The same decoder, with the card's times and faults."""
+        decoder.prefill = Behaving(decoder.prefill, self.card, self.faults, self._calls, self.faults.prefill_ms)
+        decoder.decode = Behaving(decoder.decode, self.card, self.faults, self._calls, self.faults.step_ms)
+        return decoder
+
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Calls take no time in it."""
+        self._calls.hurried = True
+        yield
+        self._calls.hurried = False
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        tensor = torch.zeros(shape, dtype=dtype)
+        self.card.hold(tensor.nbytes)
+        return tensor
+
+    def capture(self, module: torch.nn.Module) -> Callable[..., object]:
+        return self.card.capture(module)
+
+    def recipe(self) -> AbstractContextManager[None]:
+        return self.card.recipe()
+
+    def synchronize(self) -> None:
+        return
+
+    def memory(self) -> Memory:
+        return Memory(self.card.free_bytes, self.card.total_bytes)
+
+    def n_compilations(self) -> int:
+        return self.card.n_compilations
+
+
+class GaudiDoubleEngine(SharedColumnEngine):
+    """For tests, and for a look on any machine: `make run BACKEND=gaudi-double`. Without weights it speaks as the oracle does:
+    the oracle's times, salt and special words count here too.
+    """
+
+    _library: DoubleLibrary
+
+    def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
+        faults = read_faults(Faults, settings.double, prefill_ms=settings.oracle_prefill_ms, step_ms=settings.oracle_step_ms)
+        self._salted = settings.oracle_salted
+        super().__init__(settings, model_path, worker, DoubleLibrary(faults, (lambda: self.worker) if self._salted else str))
+
+    def serve(self, decoder: Decoder) -> None:
+        super().serve(decoder)
+        self._speaks_as_oracle = self.precision == HASHED
+        self.capabilities = self.capabilities._replace(reproducible=self._speaks_as_oracle and not self._salted)
+
+    def warm_up(self, progress: Progress) -> None:
+        """Takes no time: latencies are those of serving. Afterwards the card refuses to compile."""
+        with self._library.hurried():
+            super().warm_up(progress)
+        self._library.card.serving = not self.cold
+
+    def prefill(self, bucket: Bucket, rows: Sequence[PrefillRow]) -> Step:
+        if self._speaks_as_oracle:
+            misbehave(rows)
+        return super().prefill(bucket, rows)

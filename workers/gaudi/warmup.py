@@ -1,0 +1,126 @@
+"""Runs every shape before the worker serves, and finds out which prefills the card's memory holds (gaudi.md §5.5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import StartError
+from common.shapes import Bucket
+from workers.engines.base import PrefillRow, Progress, Step
+from workers.gaudi.buckets import Plan
+from workers.gaudi.library import Library
+from workers.gaudi.memory import fits, prefill_bytes
+from workers.gaudi.refusals import OUT_OF_MEMORY, is_out_of_memory
+from workers.model_files import read_json
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+log = logging.getLogger(__name__)
+
+PAD = 0
+TIMES = 2
+"""The first run compiles and captures, the second replays."""
+
+
+class Warmed(Protocol):
+    """The engine's functions that serve."""
+
+    columns: tuple[int | None, ...]
+    precision_bytes: int
+    trims: bool
+
+    def prefill(self, bucket: Bucket, rows: list[PrefillRow]) -> Step: ...
+    def step_over(self, n_columns: int | None) -> None: ...
+    def compact(self) -> None: ...
+    def release(self, slot: int) -> None: ...
+    def scrub(self, slot: int) -> None: ...
+
+
+class Warmup:
+    """One warm-up: the largest prefill that memory allows, the other prefills from small to large, the steps, compaction, scrubbing."""
+
+    def __init__(self, engine: Warmed, plan: Plan, library: Library, settings: Settings, folder: Path) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._library = library
+        self._settings = settings
+        self._config = read_json(folder, "config.json")
+        self._n_shapes = 0
+
+    def run(self, progress: Progress) -> tuple[Bucket, ...]:
+        """The prefill pairs that may be used from now on. Raises `StartError` when none is left."""
+        engine, started_s = self._engine, monotonic()
+        warmed: list[Bucket] = []
+        n_planned = len(self._plan.prefills) + len(engine.columns) + 2
+
+        def ran(what: str, run: Callable[[], object]) -> None:
+            before_s, n_before = monotonic(), self._library.n_compilations()
+            for _ in range(TIMES):
+                run()
+            self._library.synchronize()
+            self._n_shapes += 1
+            n_left = n_planned - self._n_shapes
+            log.info(
+                "Warmed %s: %.1f s, %d compiled, %.1f GiB free, %d shapes and about %.0f s left", what, monotonic() - before_s,
+                self._library.n_compilations() - n_before, self._library.memory().free / 2**30, n_left,
+                n_left * (monotonic() - started_s) / self._n_shapes,
+            )  # fmt: skip
+            progress("warm-up", self._n_shapes / n_planned)
+
+        for pair in self._order():
+            if not self._fits(pair):
+                self._leave_out(pair, "its estimate does not fit")
+                n_planned -= 1
+                continue
+            try:
+                ran(f"prefill of {pair.rows} × {pair.length}", lambda pair=pair: self._prefill(pair))  # type: ignore[misc]
+                warmed.append(pair)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._leave_out(pair, "the card refused it")
+                n_planned -= 1
+        if not warmed:
+            smallest = min(self._plan.prefills, key=lambda pair: pair.rows * pair.length)
+            raise StartError(
+                f"out of device memory: not even a prefill of {smallest.rows} × {smallest.length} tokens fits beside the weights and the "
+                f"cache of {self._plan.batch_size} × {self._plan.max_length}; lower MAX_BATCH_SIZE or MAX_TOTAL_TOKENS",
+                OUT_OF_MEMORY,
+            )
+        for n_columns in sorted(engine.columns, key=lambda n: n or 0):
+            ran(f"step over {n_columns or self._plan.max_length} columns", lambda n=n_columns: engine.step_over(n))  # type: ignore[misc]
+        ran("compaction", engine.compact)
+        for slot in range(self._plan.batch_size):
+            engine.scrub(slot)
+        ran("scrubbing", lambda: engine.scrub(0))
+        return tuple(pair for pair in self._plan.prefills if pair in warmed)
+
+    def _order(self) -> Iterator[Bucket]:
+        """The largest that fits comes first: it shows what the card's memory allows."""
+        ascending = sorted(self._plan.prefills, key=lambda pair: (pair.rows * pair.length, pair.length))
+        largest = next((pair for pair in reversed(ascending) if self._fits(pair)), None)
+        if largest is not None:
+            yield largest
+        yield from (pair for pair in ascending if pair != largest)
+
+    def _fits(self, pair: Bucket) -> bool:
+        flash, engine = self._settings.use_flash_attention, self._engine
+        needed = prefill_bytes(self._config, pair, engine.precision_bytes, flash, engine.trims)
+        return fits(needed, self._library.memory())
+
+    def _leave_out(self, pair: Bucket, why: str) -> None:
+        log.warning(
+            "No prefill of %d × %d tokens: %s in the %.1f GiB that are free; lower MAX_BATCH_SIZE or MAX_TOTAL_TOKENS to have it",
+            pair.rows, pair.length, why, self._library.memory().free / 2**30,
+        )  # fmt: skip
+
+    def _prefill(self, pair: Bucket) -> None:
+        rows = [PrefillRow(slot % self._plan.batch_size, [PAD]) for slot in range(pair.rows)]
+        self._engine.prefill(pair, rows)
+        for row in rows:
+            self._engine.release(row.slot)
