@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from time import monotonic
 
@@ -29,7 +30,7 @@ class Batch:
         self._exact_max_tokens = exact_max_tokens
         self.slots = [Slot(index) for index in range(engine.shape.batch_size)]
         self._arrived: list[Slot] = []
-        self._chores: list[Callable[[], None]] = []  # for the device thread, before its next call
+        self._chores: deque[Callable[[], None]] = deque()  # for the device thread, before its next call
 
     def rows(self) -> Iterator[Row]:
         return (slot.row for slot in self.slots if slot.row is not None)
@@ -101,16 +102,21 @@ class Batch:
         try:
             step, picked = await computing
         except EngineFault as fault:
-            return [Output(row, BAD, "error", str(fault)) for slot, row in pairs if slot.index in fault.slots and self._broke(slot, row)]
-        for index, (slot, row) in enumerate(pairs):
+            broken = [(slot, row) for slot, row in pairs if slot.index in fault.slots]
+            return [Output(row, BAD, "error", str(fault)) for slot, row in broken if self._broke(slot, row)]
+        outputs = []
+        for index, ((slot, row), pick) in enumerate(zip(pairs, picked, strict=True)):
             row.at, row.bucket, row.prefill_ms = row.n_prefill, call.bucket.length, (monotonic() - started_s) * 1000
+            replays = bool(row.replay) and not pick.bad
             if slot.row is row and slot.state is State.PREFILL:
-                slot.move(State.REPLAY if row.replay else State.DECODE)
+                slot.move(State.REPLAY if replays else State.DECODE)
+            if not replays:
+                outputs.append((slot, row, pick))
             if index < len(step.prompt_logprobs):
                 row.prompt_logprobs = step.prompt_logprobs[index] or ()
             if index < len(step.prompt_best):
                 row.prompt_best = step.prompt_best[index] or ()
-        return self._commit([(slot, row, pick) for (slot, row), pick in zip(pairs, picked, strict=True) if not row.replay])
+        return self._commit(outputs)
 
     def decode(self) -> Coroutine[None, None, list[Output]]:
         """Starts one step of every running row; rows in replay give no output until the last known token is fed."""
@@ -124,7 +130,7 @@ class Batch:
             row.at += 1
             if slot.row is row and slot.state is State.REPLAY:
                 row.replay.popleft()
-                if row.replay:
+                if row.replay and not pick.bad:
                     continue
                 slot.move(State.DECODE)
             outputs.append((slot, row, pick))
@@ -152,9 +158,8 @@ class Batch:
     def _measured(
         self, method: str, forward: Callable[[], Step], rows: Sequence[PrefillRow | DecodeRow], contexts: list[Context | None]
     ) -> tuple[Step, list[Picked]]:
-        chores, self._chores = self._chores, []
-        for chore in chores:
-            chore()
+        while self._chores:
+            self._chores.popleft()()
         metrics, started_s = self._metrics, monotonic()
         metrics.calls[method].inc()
         try:
@@ -175,25 +180,25 @@ class Batch:
         """Advances rows by their token; who left meanwhile, or stopped one step ago, drops it."""
         committed = []
         for slot, row, picked in outputs:
+            if picked.bad:
+                self._metrics.nan_rows.inc()
+                if self._broke(slot, row):
+                    committed.append(Output(row, picked, "error"))
+                continue
             if slot.row is not row or slot.state is not State.DECODE:
                 continue
             row.token = picked.token
             row.n_tokens += 1
-            if row.context is not None and not picked.bad:
+            if row.context is not None:
                 row.context.append(picked.token)
             reason = self._reason(row, picked)
-            if picked.bad:
-                self._metrics.nan_rows.inc()
-                self._broke(slot, row)
-            elif reason:
+            if reason:
                 self.end(slot)
             committed.append(Output(row, picked, reason))
         return committed
 
     def _reason(self, row: Row, picked: Picked) -> str:
         """Why the row ends with this token, in TGI's order; stop strings are found later, from text."""
-        if picked.bad:
-            return "error"
         row.late = row.deadline_s is not None and monotonic() > row.deadline_s
         if row.late or row.n_tokens >= row.submit.n_max_new:
             return "length"
@@ -201,12 +206,12 @@ class Batch:
         return "eos_token" if ends else ""
 
     def _broke(self, slot: Slot, row: Row) -> bool:
-        """Ends a row whose cache cannot be trusted, unless it left meanwhile."""
-        if slot.row is not row or slot.state is State.ENDED:
-            return False
-        self.end(slot)
+        """Ends a row whose cache cannot be trusted; whether it was still here. The next request of its slot finds nothing of it."""
+        was_here = slot.row is row and slot.state is not State.ENDED
+        if was_here:
+            self.end(slot)
         self._chores.append(lambda: self._engine.scrub(slot.index))
-        return True
+        return was_here
 
 
 def _contexts(pairs: Sequence[tuple[Slot, Row]]) -> list[Context | None]:

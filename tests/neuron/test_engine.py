@@ -10,14 +10,15 @@ import torch
 
 from common.errors import DeviceLost
 from common.messages import Params
-from common.shapes import Bucket
+from common.shapes import Bucket, prefill_length, smallest_bucket
 from tests.neuron.doubles import ARTIFACT, VOCAB, device_of, engine_over
-from tests.schedule import Job, greedy, jobs, picked, run
 from tests.parity.tiny import tiny_model
+from tests.schedule import Job, greedy, jobs, picked, run
 from workers.engines.base import DecodeRow, EngineFault, PrefillRow, artifact_of
 from workers.neuron.artifact import Artifact
 from workers.neuron.double import DeviceDouble, Faults, SlotClobbered
 from workers.neuron.double_tokens import HashTokens, ModelTokens, hashed_token
+from workers.neuron.engine import StaticEngine
 from workers.neuron.rows import GREEDY, decode_inputs
 from workers.neuron.status import DeviceError
 
@@ -158,18 +159,68 @@ def test_nan_reaches_the_sampler_as_nan() -> None:
     assert math.isnan(engine.prefill(BUCKET, [PrefillRow(0, [5, 6])]).logits[0, 0])
 
 
-def test_scrub_overwrites_the_whole_row_and_no_other() -> None:
-    engine = engine_over()
-    for slot in (0, 1):
-        engine.prefill(BUCKET, [PrefillRow(slot, [5 + slot] * 32)])
+NAN = 9
+
+
+def spoiled(artifact: Artifact, n_written: int) -> StaticEngine:
+    """An engine whose slot 0 holds that many tokens of a request, the last of them with an output that is not a number."""
+    engine = engine_over(artifact, HashTokens(VOCAB, not_a_number=NAN))
+    ids = [5] * (n_written - 1) + [NAN]
+    n_prefill = prefill_length(n_written, engine.shape)
+    bucket = smallest_bucket([n_prefill], engine.shape)
+    assert bucket is not None
+    step = engine.prefill(bucket, [PrefillRow(0, ids[:n_prefill])]) if n_prefill else None
+    for at in range(n_prefill, n_written):
+        step = engine.decode([DecodeRow(0, ids[at], at)])
+    assert step is not None and step.logits.isnan().all()
+    engine.release(0)
+    return engine
+
+
+def afterwards(engine: StaticEngine, n_prompt: int) -> int:
+    """How many of twelve requests, in all slots, get what they get alone."""
+    wanted = [Job([7] * n_prompt, 5) for _ in range(12)]
+    run(engine, wanted, random.Random(2))
+    return sum(job.tokens == hashed(job) for job in wanted)
+
+
+HEALED = [
+    *[("four rows", n) for n in (1, 2, 20, 32)],
+    *[("one row", n) for n in (1, 32)],
+    *[("short context", n) for n in (1, 2, 8)],
+    *[("chunks", n) for n in (1, 2, 5, 6, 31, 32)],
+]
+
+
+@pytest.mark.parametrize(("name", "n_written"), HEALED)
+@pytest.mark.parametrize("n_prompt", [1, 2, 7, 20])
+def test_nan_never_reaches_the_slots_next_request(name: str, n_written: int, n_prompt: int) -> None:
+    engine = spoiled(ARTIFACTS[name], n_written)
     engine.scrub(0)
-    assert device_of(engine).memory[0] == [0] * 32 and device_of(engine).memory[1] == [6] * 32
+    assert afterwards(engine, n_prompt) == 12
 
 
-@pytest.mark.parametrize("name", ["short context", "chunks"])
-def test_where_no_graph_overwrites_a_row_the_process_ends_instead(name: str) -> None:
-    with pytest.raises(DeviceError, match="cannot be scrubbed"):
-        engine_over(ARTIFACTS[name]).scrub(0)
+@pytest.mark.parametrize(("name", "n_prompt"), [("four rows", 1), ("short context", 2), ("chunks", 20)])
+def test_without_scrub_it_would(name: str, n_prompt: int) -> None:
+    """Masked columns are read: the prompt's own positions do not matter."""
+    assert afterwards(spoiled(ARTIFACTS[name], 32), n_prompt) < 12
+
+
+@pytest.mark.parametrize("name", ["four rows", "short context", "chunks"])
+def test_scrub_changes_no_other_row(name: str) -> None:
+    engine = spoiled(ARTIFACTS[name], 8)
+    engine.prefill(engine.shape.buckets[0], [PrefillRow(1, [5, 6, 7])])
+    device_of(engine).occupied = {1: 3}
+    engine.scrub(0)
+    assert picked(engine.decode([DecodeRow(1, 8, 3)]), 0) == hashed_token((5, 6, 7, 8), VOCAB)
+
+
+@pytest.mark.parametrize(("name", "n_layers"), [("short context", 3), ("chunks", 33)])
+def test_where_overwriting_takes_too_long_the_process_ends_instead(name: str, n_layers: int) -> None:
+    engine = spoiled(ARTIFACTS[name], 9)
+    engine._model.n_layers = n_layers
+    with pytest.raises(DeviceError, match="cannot be scrubbed: no graph overwrites its 9 positions"):
+        engine.scrub(0)
 
 
 def test_the_double_refuses_what_the_chip_refuses() -> None:

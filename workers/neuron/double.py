@@ -1,13 +1,14 @@
 """A device double: refuses what the chip refuses, and shows a misuse of the cache as a wrong token (neuron.md §4.8).
 
 It remembers tokens where the chip has keys and values: a row's next token is a function of what its memory holds, so every
-write into another row's cache becomes a visible fault without modelling attention.
+write into another row's cache becomes a visible fault without modelling attention. What is not a number stays so, as on the
+chip: masked columns are read as well, and a NaN times a weight of zero is NaN.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from threading import Event
 from typing import Any
@@ -62,10 +63,13 @@ class DeviceDouble:
     occupied: dict[int, int] = field(default_factory=dict)
     """Slot → how many of its first positions no call may change; told by tests."""
     calls: list[str] = field(default_factory=list)
+    n_layers: int = 3
 
     def __post_init__(self) -> None:
         self.table = graphs(self.artifact)
         self.memory = [[0] * self.artifact.sequence_length for _ in range(self.artifact.batch_size)]
+        self.spoiled = [[self.n_layers] * self.artifact.sequence_length for _ in range(self.artifact.batch_size)]
+        """For each slot and position the lowest layer whose keys and values are not numbers; `n_layers`: none."""
         self._random = torch.Generator().manual_seed(0)
 
     def __call__(
@@ -88,11 +92,10 @@ class DeviceDouble:
         input_ids, position_ids, seq_ids, sampling_params = inputs
         slots = seq_ids.tolist()
         self._check_range(name, slots, position_ids, sampling_params)
+        self._nan_in = slots[0] if len(self.calls) == self.faults.nan_at else None
         logits = torch.stack(
             [self._row(name, slot, *row) for slot, *row in zip(slots, input_ids.tolist(), position_ids.tolist(), strict=True)]
         )
-        if len(self.calls) == self.faults.nan_at:
-            logits[0] = float("nan")
         if name != "chunk" and self.artifact.on_device_sampling:
             return torch.stack([self._sample(*row) for row in zip(logits, sampling_params, strict=True)])
         return logits[:, None]
@@ -106,7 +109,19 @@ class DeviceDouble:
             if at < self.occupied.get(slot, 0) and memory[at] != token:
                 raise SlotClobbered(f"{name} wrote token {token} over {memory[at]} at position {at} of slot {slot}")
             memory[at] = token
-        return self.next_token(slot, tuple(memory[: last + 1]))
+        logits = self.next_token(slot, tuple(memory[: last + 1]))
+        return self._spoil(name, slot, where, logits)
+
+    def _spoil(self, name: str, slot: int, where: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        """A layer that reads NaN spoils the layers above it, at the positions that are written; a prefill reads no cache."""
+        row = self.spoiled[slot]
+        lowest = self.n_layers if name == "prefill" else min(row)
+        if lowest < self.n_layers or slot == self._nan_in:
+            logits = torch.full_like(logits, float("nan"))
+        fresh = 0 if logits.isnan().any() else self.n_layers
+        for at in where:
+            row[at] = fresh if lowest == self.n_layers else lowest + 1
+        return logits
 
     def _check_range(self, name: str, slots: list[int], positions: torch.Tensor, sampling: torch.Tensor) -> None:
         rows = list(range(self.artifact.batch_size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from workers.engines.base import Capabilities, DecodeRow, EngineFault, PrefillRo
 from workers.model_files import eos_ids
 from workers.neuron.artifact import Artifact
 from workers.neuron.counters import memory_bytes
-from workers.neuron.graphs import graphs, require_compiled, shape_of
+from workers.neuron.graphs import MIN_PREFILL, graphs, require_compiled, shape_of
 from workers.neuron.library import Library, Model
 from workers.neuron.rows import GREEDY, Inputs, chunk_inputs, decode_inputs, prefill_inputs, sampling_row
 from workers.neuron.start import open_model
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from common.config import Settings
 
 PAD = 0
+
+MOST_SCRUB_CALLS = 64
+"""Seconds, in which all rows wait: well within a lease, and less than a restart."""
 
 
 class StaticEngine:
@@ -65,6 +69,7 @@ class StaticEngine:
         self.shape = shape_of(artifact)
         self._table = graphs(artifact)
         self._next_pos = [0] * artifact.batch_size
+        self._n_written = [0] * artifact.batch_size  # by the slot's last request; what is behind it was overwritten or scrubbed
         sampled = Capabilities("tokens", seed=False, logprobs=False, penalties=False, max_top_k=artifact.max_topk)
         self.capabilities = sampled if artifact.on_device_sampling else Capabilities(reproducible=True)
 
@@ -85,11 +90,12 @@ class StaticEngine:
         """Writes one row's prompt; logits `[1, vocab]`, or the token. A token that the model does not have is that row's fault."""
         (row,) = rows
         assert row.start == 0 and len(row.ids) <= bucket.length, "a row's prompt starts at 0 and fits its bucket"
+        self._n_written[row.slot] = 0
         unknown = [token for token in row.ids if not 0 <= token < self.vocab_size]
         if unknown:
             raise EngineFault([row.slot], f"token {unknown[0]} is not in the model's vocabulary of {self.vocab_size}")
         output = self._prefill(row.slot, row.ids, self._sampling(row.params))
-        self._next_pos[row.slot] = len(row.ids)
+        self._next_pos[row.slot] = self._n_written[row.slot] = len(row.ids)
         return self._step(output, [0])
 
     @torch.inference_mode()
@@ -102,7 +108,7 @@ class StaticEngine:
         at = [min(pos, self.shape.max_length - 1) for pos in self._next_pos]
         output = self._call("decode", decode_inputs(known, at, PAD, sampling))
         for row in rows:
-            self._next_pos[row.slot] = row.at + 1
+            self._next_pos[row.slot] = self._n_written[row.slot] = row.at + 1
         step = self._step(output, [row.slot for row in rows])
         if step.logits is not None:
             for index, (row, as_known) in enumerate(zip(rows, known, strict=True)):
@@ -119,10 +125,17 @@ class StaticEngine:
 
     @torch.inference_mode()
     def scrub(self, slot: int) -> None:
-        """Overwrites the whole row; where no graph does that without reading the cache, the process ends instead."""
-        if "prefill" not in self._table or self.shape.max_bucket < self.shape.max_length:
-            raise DeviceError(f"slot {slot} cannot be scrubbed: no graph overwrites all its {self.shape.max_length} positions")
-        self._call("prefill", prefill_inputs(slot, [PAD] * self.shape.max_length, self.shape.max_length, PAD, GREEDY))
+        """Overwrites all that the slot's last request wrote, in every layer; raises `DeviceError` where that takes too long.
+
+        A prefill reads no cache, so one is enough. A chunk or a decode reads the whole row, and a NaN times a weight of zero is
+        NaN: only what the layers below hold is a number afterwards. So a pass over all positions heals one layer.
+        """
+        n_written, chunk = self._n_written[slot], self.artifact.prefill_chunk_size
+        n_calls = self._model.n_layers * math.ceil(n_written / chunk) if chunk else 1
+        if n_calls > MOST_SCRUB_CALLS or (not chunk and n_written > self.shape.max_bucket):
+            raise DeviceError(f"slot {slot} cannot be scrubbed: no graph overwrites its {n_written} positions in a few seconds")
+        for _ in range(self._model.n_layers if chunk else 1):
+            self._prefill(slot, [PAD] * max(n_written, MIN_PREFILL), GREEDY)
 
     def _prefill(self, slot: int, ids: Sequence[int], sampling: tuple[float, float, float]) -> torch.Tensor:
         chunk = self.artifact.prefill_chunk_size

@@ -20,6 +20,7 @@ class Model(Protocol):
 
     artifact: Artifact
     vocab_size: int
+    n_layers: int
 
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, seq_ids: torch.Tensor, sampling_params: torch.Tensor
