@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import StartError
-from workers.model_files import n_weights, read_json
+from workers.decoder_size import ITEM_BYTES, count_weights, sizes
+from workers.model_files import read_json
 from workers.neuron.artifact import Artifact
 
 FULL = 0.95
 """Share of a core's memory above which a load is refused: the runtime, scratch space and the graphs need the rest."""
-
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 OUT_OF_MEMORY = 8
 """Exit status."""
@@ -41,18 +40,18 @@ def refusal(artifact: Artifact, needed_bytes: float, core_bytes: int, fitting: i
 
 
 def weight_bytes(folder: Path, config: dict[str, Any], artifact: Artifact) -> float:
-    """Weights of one core: of the checkpoint's files when they are here, else what the configuration implies."""
-    n_numbers = n_weights(folder) or _implied_weights(config)
-    return n_numbers * ITEM_BYTES[artifact.dtype] / artifact.tp_degree
+    """Weights of one core."""
+    size = sizes(config)
+    assert size is not None, "checked by `text_config`"
+    return count_weights(folder, size) * ITEM_BYTES[artifact.dtype] / artifact.tp_degree
 
 
 def row_bytes(config: dict[str, Any], artifact: Artifact) -> int:
     """Keys and values of one row on one core; heads that cannot be split are copied to every core."""
-    n_heads = int(config["num_attention_heads"])
-    head_dim = int(config.get("head_dim") or config["hidden_size"] // n_heads)
-    n_kv_heads = math.ceil(int(config.get("num_key_value_heads") or n_heads) / artifact.tp_degree)
-    n_numbers = 2 * int(config["num_hidden_layers"]) * n_kv_heads * head_dim * artifact.sequence_length
-    return n_numbers * ITEM_BYTES[artifact.dtype]
+    size = sizes(config)
+    assert size is not None, "checked by `text_config`"
+    of_core = size._replace(n_kv_heads=math.ceil(size.n_kv_heads / artifact.tp_degree))
+    return of_core.n_layers * of_core.kv_width * artifact.sequence_length * ITEM_BYTES[artifact.dtype]
 
 
 def text_config(folder: Path) -> dict[str, Any]:
@@ -63,15 +62,3 @@ def text_config(folder: Path) -> dict[str, Any]:
     if missing:
         raise StartError(f"{folder / 'config.json'} has no {missing[0]}: not a decoder that runs on Neuron")
     return config
-
-
-def _implied_weights(config: dict[str, Any]) -> float:
-    """Embedding, attention and gated feed-forward of a Llama-like decoder, with all its experts."""
-    hidden, n_heads = config["hidden_size"], config["num_attention_heads"]
-    head_dim = config.get("head_dim") or hidden // n_heads
-    n_kv_heads = config.get("num_key_value_heads") or n_heads
-    attention = hidden * head_dim * 2 * (n_heads + n_kv_heads)
-    n_experts = config.get("num_local_experts") or config.get("num_experts") or 1
-    feed_forward = 3 * hidden * (config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden) * n_experts
-    tied = 1 if config.get("tie_word_embeddings") else 2
-    return float(config["num_hidden_layers"] * (attention + feed_forward) + tied * config["vocab_size"] * hidden)
