@@ -45,8 +45,11 @@ class Shown:
             found.append(f"seed {self.seed}: {len(self.tokens)} of {self.n_wanted} tokens, ended by {self.finish_reason!r}")
         if self.indices != list(range(1, len(self.tokens) + 1)):
             found.append(f"seed {self.seed}: indices {self.indices}")
+        owner: str | None = None
         for pos, token in enumerate(self.tokens):
-            if token not in {expected(self.seed, self.tokens[:pos], worker) for worker in worker_ids}:
+            if owner is None or token != expected(self.seed, self.tokens[:pos], owner):
+                owner = next((worker for worker in worker_ids if token == expected(self.seed, self.tokens[:pos], worker)), None)
+            if owner is None:
                 found.append(f"seed {self.seed}: token {token} at {pos} follows from nothing that was shown")
         return found
 

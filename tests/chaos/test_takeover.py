@@ -1,4 +1,7 @@
-"""Deaths, pauses and losses in mid-stream: every stream stays consistent and complete (design §9)."""
+"""Deaths, pauses and losses in mid-stream: every stream stays consistent and complete (design §9).
+
+On the oracle they are part of `make test`, on a device double of `make chaos`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from redis import Redis
 
 from common.messages import decode_events
 from tests.chaos.checks import assert_whole, keys_left, soon, tokens_served
-from tests.chaos.streams import streams
+from tests.chaos.streams import BACKEND, streams
 from tests.farm import Farm, wait_for
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, *([] if BACKEND == "oracle" else [pytest.mark.chaos])]
 N_TOKENS = 100
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from transformers import DynamicCache
 
 from common.noise import mix64
 
@@ -44,6 +43,9 @@ class ModelTokens:
     """Logits of a stock `transformers` decoder; a slot's cache is used only while the tokens it came from are still there."""
 
     def __init__(self, model: Any) -> None:
+        from transformers import DynamicCache  # where there is a model it is imported already
+
+        self._new_cache = DynamicCache
         self._model = model.eval()
         self._argument = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._seen: dict[int, tuple[tuple[int, ...], Any, torch.Tensor]] = {}
@@ -56,7 +58,7 @@ class ModelTokens:
         if tokens == seen:
             return logits
         if not seen or tokens[: len(seen)] != seen:
-            seen, cache = (), DynamicCache()
+            seen, cache = (), self._new_cache()
         output = self._model(input_ids=torch.tensor([tokens[len(seen) :]]), use_cache=True, **{self._argument: cache})
         logits = output.logits[0, -1].float()
         self._seen[slot] = (tokens, cache, logits)
