@@ -203,6 +203,10 @@ class Card(NamedTuple):
     pipeline_tag: str = ""
     tokenizer: str = ""
 
+    @property
+    def takes_ids(self) -> bool:
+        return self.tokenizer == "none"
+
 
 class Result(NamedTuple):
     """A finished request, kept only when somebody can come back for it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +19,7 @@ from gateway.schemas.completions import Prompt
 from gateway.schemas.tgi import GenerateParameters
 from gateway.service import Service
 from gateway.session import Session
+from gateway.token_ids import IdEncoder, require_known, require_tokenizer
 from gateway.tokenizing import Encoder
 
 
@@ -51,6 +51,7 @@ class Generation:
         self._special_tokens = special_tokens
         self._wants_prompt = wants_prompt
         self.special_ids: frozenset[int] = frozenset()
+        self.joint = ""
         self.n_input = 0
         self.seed = 0
         self.live: Live | None = None
@@ -83,15 +84,18 @@ class Generation:
         self.seed = self.live.submit.seed
         return self.live
 
-    async def _prepare(self, model: ServedModel, encoder: Encoder, session: Session) -> tuple[Submit, int]:
-        parameters = self.parameters
+    async def _prepare(self, model: ServedModel, encoder: Encoder | IdEncoder, session: Session) -> tuple[Submit, int]:
+        parameters, n_vocabulary = self.parameters, model.card.limits.get("vocab_size")
+        for name in ("stop", "grammar"):
+            if getattr(parameters, name):
+                require_tokenizer(model.card, f"`{name}`")
         if self.input_ids:
-            _check_ids(self.input_ids, model, "`prompt`")
+            require_known(self.input_ids, n_vocabulary, "`prompt`")
         else:
             self.input_ids = tuple(await encoder.encode(self.inputs, parameters.truncate, self._special_tokens))
-        _check_ids([token for token, _ in parameters.logit_bias], model, "`logit_bias`")
+        require_known([token for token, _ in parameters.logit_bias], n_vocabulary, "`logit_bias`")
         self.n_input = len(self.input_ids)
-        self.special_ids = encoder.special_ids
+        self.special_ids, self.joint = encoder.special_ids, encoder.joint
         admission.check_lengths(self.n_input, parameters.max_new_tokens, self.limits)
         self.inputs = self.inputs or encoder.decode(self.input_ids)
         admission.check((admission.GRAMMAR_RULE,), parameters, self.limits)
@@ -136,6 +140,11 @@ class Generation:
         return "".join(event.text for event in self.events if not event.flags & Flag.SPECIAL)
 
     @property
+    def prompt(self) -> str:
+        """As it stands before what is generated."""
+        return self.inputs + self.joint
+
+    @property
     def samples(self) -> bool:
         return self.parameters.params().samples
 
@@ -171,12 +180,6 @@ class Generation:
         total_s = perf_counter() - self._arrived_s
         first_s = self._first_s - self._arrived_s if self.events else total_s
         return Timing(total_s, self._queued_s - self._arrived_s, self._waited_ms / 1000, self.n_input, len(self.events), first_s)
-
-
-def _check_ids(ids: Sequence[int], model: ServedModel, field: str) -> None:
-    n_vocabulary = model.card.limits.get("vocab_size")
-    if n_vocabulary is not None and ids and max(ids) >= n_vocabulary:
-        raise invalid(f"{field} token ids must be < {n_vocabulary}. Given: {max(ids)}")
 
 
 def _want(service: Service, model: ServedModel, parameters: GenerateParameters, wants_prompt: bool) -> int:

@@ -15,6 +15,7 @@ from gateway.per_model import PerModel
 from gateway.relay import Relay, ServedModel
 from gateway.shares import Share
 from gateway.templating import ChatTemplate
+from gateway.token_ids import IdEncoder, encoder_of
 from gateway.tokenizing import Encoder
 
 N_THREADS = 2
@@ -32,7 +33,7 @@ class Service:
     permits: Permits = field(init=False)
     keys: Keys = field(init=False)
     shares: dict[str, Share] = field(init=False)
-    encoders: PerModel[Encoder] = field(init=False)
+    encoders: PerModel[Encoder | IdEncoder] = field(init=False)
     templates: PerModel[ChatTemplate] = field(init=False)
     metrics: metrics.GatewayMetrics = field(init=False)
     draining: bool = False
@@ -41,7 +42,7 @@ class Service:
         self.permits = Permits(self.settings.max_concurrent_requests)
         self.keys = keys_of(self.settings.api_key, self.settings.api_keys_file)
         self.threads = ThreadPoolExecutor(N_THREADS, "prompts")
-        self.encoders = PerModel(lambda card: Encoder(card.files["tokenizer.json"], self.threads), self.threads)
+        self.encoders = PerModel(lambda card: encoder_of(card, self.threads), self.threads)
         self.templates = PerModel(lambda card: ChatTemplate(card.files), self.threads)
         self.shares = {key.name: Share(key.max_running, key.max_queued) for key in self.keys.all}
         self.metrics = metrics.gateway(*UNKNOWN_LIMITS, self.relay.counts, self.relay.n_waiting, tuple(self.shares))

@@ -29,7 +29,12 @@ class Span(NamedTuple):
 
 
 class Encoder:
-    """One model's tokenizer, shared by all requests and threads: it is never changed after it was made."""
+    """One model's tokenizer, shared by all requests and threads: it is never changed after it was made.
+
+    `joint` stands between a prompt and what is generated after it.
+    """
+
+    joint = ""
 
     def __init__(self, tokenizer_json: bytes, threads: Executor) -> None:
         self._tokenizer = Tokenizer.from_str(tokenizer_json.decode("utf-8"))
@@ -58,9 +63,7 @@ class Encoder:
 
     async def _run(self, work: Callable[[str], R], text: str) -> R:
         try:
-            if len(text) <= INLINE_CHARACTERS:
-                return work(text)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, text)
+            return await run(self._threads, work, text)
         except Exception as error:
             raise _failed(error) from error
 
@@ -94,6 +97,13 @@ class Encoder:
         n_content = max(0, n - self.n_before - self.n_after)
         end = len(ids) - self.n_after
         return ids[: self.n_before] + ids[max(self.n_before, end - n_content) : end] + ids[end:]
+
+
+async def run(threads: Executor, work: Callable[[str], R], text: str) -> R:
+    """Long texts are worked on beside the event loop."""
+    if len(text) <= INLINE_CHARACTERS:
+        return work(text)
+    return await asyncio.get_running_loop().run_in_executor(threads, work, text)
 
 
 def _n_bytes(character: str) -> int:

@@ -35,7 +35,8 @@ def build_card(
 ) -> Card:  # fmt: skip
     """The card of the model in `folder` as served with `shape`; `precision` names the weights' data type, `max_top_k` 0 means any.
 
-    Always carries a tokenizer.json, converted when the model has only a slow tokenizer; raises `StartError` without any.
+    Carries a tokenizer.json, converted when the model has only a slow tokenizer, unless the settings do without; raises `StartError`
+    when there is none.
     """
     files = tokenizer_files(settings, folder)
     revision = _revision(folder)
@@ -54,14 +55,17 @@ def build_card(
         capabilities=tuple(capabilities),
         revision=revision or settings.revision or "",
         pipeline_tag="text-generation",
+        tokenizer="none" if settings.skip_tokenizer_in_tgi else "",
     )
 
 
 def tokenizer_files(settings: Settings, folder: Path) -> dict[str, bytes]:
-    """tokenizer.json and what else decides prompts.
+    """tokenizer.json and what else decides prompts; where these are ids, only what may end a text.
 
     `settings.tokenizer_config_path` replaces the tokenizer_config.json, and a template in it any other.
     """
+    if settings.skip_tokenizer_in_tgi:
+        return {name: (folder / name).read_bytes() for name in ("generation_config.json",) if (folder / name).is_file()}
     files = {"tokenizer.json": _tokenizer_json(folder, settings.trust_remote_code)}
     files.update({name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()})
     if settings.tokenizer_config_path:

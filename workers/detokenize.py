@@ -72,6 +72,25 @@ class Detokenizer:
         return text
 
 
+class IdText:
+    """Texts of a model without a tokenizer: ids, each but the first after a comma, and none of them special."""
+
+    def __init__(self) -> None:
+        self._joint = ""
+
+    def is_special(self, token: int) -> bool:
+        return False
+
+    def push(self, token: int) -> str:
+        text, self._joint = f"{self._joint}{token}", ","
+        return text
+
+    def replay(self, tokens: Sequence[int]) -> None:
+        """Takes tokens that were shown before."""
+        for token in tokens:
+            self.push(token)
+
+
 class StopStrings:
     """Tells when generated text first contains one of `stops`, wherever in a token it ends; keeps only the tail it needs."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from time import monotonic
 from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from common.messages import Event, Failure, Finish, First, Flag, Want
-from workers.detokenize import Detokenizer, StopStrings
+from common.messages import Card, Event, Failure, Finish, First, Flag, Want
+from workers.detokenize import Detokenizer, IdText, StopStrings, special_ids
 from workers.sampling import Context, Picked, penalises
 from workers.slots import Row
 
@@ -25,15 +26,17 @@ class Output(NamedTuple):
 class Emitter:
     """Owns the host-side state of rows: detokenizer, stop strings, penalty context."""
 
-    def __init__(self, tokenizer: Tokenizer, special_ids: frozenset[int], artifact: str) -> None:
-        self._tokenizer = tokenizer
-        self._special_ids = special_ids
+    def __init__(self, card: Card, artifact: str) -> None:
         self._artifact = artifact
+        self._tokenizer: Tokenizer | None = None
+        if not card.takes_ids:
+            self._tokenizer = Tokenizer.from_buffer(card.files["tokenizer.json"])
+            self._special_ids = special_ids(self._tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null")))
 
     def prepare(self, row: Row) -> None:
         """Builds a row's state from its prompt and from what was already shown."""
         shown = [event.token for event in row.events]
-        row.detokenizer = Detokenizer(self._tokenizer, self._special_ids, row.submit.input_ids)
+        row.detokenizer = Detokenizer(self._tokenizer, self._special_ids, row.submit.input_ids) if self._tokenizer else IdText()
         row.detokenizer.replay(shown)
         row.stops = StopStrings(row.submit.stop)
         for event in row.events:
@@ -75,7 +78,7 @@ class Emitter:
         return tuple((token, value, self._text(token)) for token, value in zip(row.submit.input_ids, values, strict=False))
 
     def _text(self, token: int) -> str:
-        return str(self._tokenizer.decode([token], skip_special_tokens=False))
+        return str(self._tokenizer.decode([token], skip_special_tokens=False) if self._tokenizer else token)
 
 
 def failure(row: Row, detail: str) -> Event:

@@ -18,7 +18,6 @@ from time import monotonic
 from typing import TypeVar
 
 import uvloop
-from tokenizers import Tokenizer
 
 from common import metrics, registry
 from common.broker import UNREACHABLE, Broker, connect, connect_single
@@ -29,7 +28,6 @@ from common.logs import start_logs
 from common.messages import VERSION, Card, NewerVersion, Want, Worker
 from workers.batch import Batch
 from workers.card import build_card
-from workers.detokenize import special_ids
 from workers.device import BlameNote, Device
 from workers.emitter import Emitter
 from workers.engines import check_backend, create
@@ -102,9 +100,7 @@ class EngineProcess:
         cell = Cell(self._settings.farm, card.model, card.fingerprint)
         broker = Broker(connect_single(url), cell)
         bell = Broker(connect(url, blocking=True), cell)
-        tokenizer = Tokenizer.from_buffer(card.files["tokenizer.json"])
-        specials = special_ids(tokenizer, json.loads(card.files.get("tokenizer_config.json", b"null")))
-        emitter = Emitter(tokenizer, specials, artifact_of(engine))
+        emitter = Emitter(card, artifact_of(engine))
         sampler = Sampler(engine.vocab_size)
         while not self._stopping.is_set():
             await self._serve(engine, broker, bell, emitter, sampler, card)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from common.messages import Event, Submit
 
 if TYPE_CHECKING:
-    from workers.detokenize import Detokenizer, StopStrings
+    from workers.detokenize import Detokenizer, IdText, StopStrings
     from workers.sampling import Context
 
 
@@ -43,7 +43,7 @@ class Row:
     gateways: tuple[str, ...]
     events: list[Event]
     waited_ms: float
-    detokenizer: Detokenizer | None = None
+    detokenizer: Detokenizer | IdText | None = None
     stops: StopStrings | None = None
     context: Context | None = None
     n_prefill: int = 0

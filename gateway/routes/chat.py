@@ -13,6 +13,7 @@ from gateway.generation import Generation
 from gateway.schemas.chat import CHAT, ChatRequest
 from gateway.schemas.openai import SAMPLING, Sampling
 from gateway.templating import ChatTemplate
+from gateway.token_ids import require_tokenizer
 
 INLINE_CHARACTERS = 50_000
 """Longer chats are rendered beside the event loop."""
@@ -67,7 +68,9 @@ async def _prompt(call: Call, request: ChatRequest, sampling: Sampling) -> str:
     try:
         request.check()
         openai.check_choices(call, sampling)
-        template = await call.service.templates.of(call.service.model(sampling.model).card)
+        card = call.service.model(sampling.model).card
+        require_tokenizer(card, "a chat")
+        template = await call.service.templates.of(card)
         if sum(len(message.content or "") + PER_MESSAGE for message in request.messages) <= INLINE_CHARACTERS:
             return _render(template, request)
         return await asyncio.get_running_loop().run_in_executor(call.service.threads, _render, template, request)

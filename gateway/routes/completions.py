@@ -100,7 +100,7 @@ class Chunks:
             logprobs = _logprobs(rows, self._n_characters[index])
             self._n_characters[index] += sum(len(token[2]) for token, _ in rows)
         if first and request.echo:
-            text = generation.inputs + text
+            text = generation.prompt + text
         shown = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
         return {**self._head, "choices": [shown], "usage": None}
 
@@ -117,7 +117,7 @@ def _choice(index: int, generation: Generation, request: CompletionRequest) -> d
     logprobs = None
     if request.logprobs is not None:
         logprobs = _logprobs([*(_prompt_rows(generation) if request.echo else ()), *map(_row, generation.events)])
-    text = generation.inputs + text if request.echo else text
+    text = generation.prompt + text if request.echo else text
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
@@ -132,7 +132,7 @@ def _row(event: Event) -> Row:
 def _prompt_rows(generation: Generation) -> list[Row]:
     """Tokens of the prompt; nothing is known of the first, nor of those that no prefill gave."""
     event, nothing = generation.events[0], float("nan")
-    tokens: list[Token] = list(event.prefill)
+    tokens: list[Token] = [(token, logprob, text + generation.joint) for token, logprob, text in event.prefill]
     tokens += [(token, nothing, "") for token in generation.input_ids[len(tokens) :]]
     best = [(), *((each,) for each in event.prefill_top)]
     best += [()] * (len(tokens) - len(best))

@@ -120,4 +120,4 @@ def _details(generation: Generation) -> dict[str, Any]:
 
 
 def _text(generation: Generation) -> str:
-    return generation.inputs + generation.text if generation.parameters.return_full_text else generation.text
+    return generation.prompt + generation.text if generation.parameters.return_full_text else generation.text

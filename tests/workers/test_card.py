@@ -128,3 +128,12 @@ def test_a_model_without_any_tokenizer_stops_the_start(folder: Path) -> None:
     with pytest.raises(StartError, match=r"no tokenizer that can be turned into a tokenizer\.json") as refusal:
         card_of(folder)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_model_served_without_a_tokenizer_needs_none_and_has_a_cell_of_its_own(folder: Path) -> None:
+    full, bare = card_of(folder), card_of(folder, SKIP_TOKENIZER_IN_TGI="true")
+    assert (full.takes_ids, bare.takes_ids) == (False, True)
+    assert set(bare.files) == {"generation_config.json"} and bare.fingerprint != full.fingerprint
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / name).unlink()
+    assert card_of(folder, SKIP_TOKENIZER_IN_TGI="true") == bare == decode(Card, encode(bare))

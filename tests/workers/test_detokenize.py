@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from workers.detokenize import Detokenizer, StopStrings, special_ids
+from workers.detokenize import Detokenizer, IdText, StopStrings, special_ids
 
 REPLACEMENT = "\ufffd"
 END = "<｜end▁of▁text｜>"
@@ -228,3 +228,11 @@ def test_special_ids_are_flagged_tokens_and_those_with_a_role() -> None:
     }
     assert special_ids(tokenizer, config) == {end, user, tool, odd}
     assert special_ids(tokenizer, {"extra_special_tokens": {"image_token": "<tool>"}}) == {end, tool}
+
+
+def test_ids_as_text_go_on_where_another_worker_stopped() -> None:
+    first, taker = IdText(), IdText()
+    pieces = [first.push(token) for token in (7, 0, 7)]
+    assert pieces == ["7", ",0", ",7"]
+    taker.replay([7, 0])
+    assert taker.push(7) == pieces[2] and not taker.is_special(0)
