@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from common.config import Settings
+from workers.engines.base import Progress
 from workers.engines.gaudi_double import DoubleLibrary
 from workers.gaudi.behaving import Faults
+from workers.gaudi.buckets import plan
 from workers.gaudi.double import CardDouble
 from workers.gaudi.engine import SharedColumnEngine
 from workers.gaudi.hashed import HashedDecoder
@@ -18,14 +21,17 @@ SMALL = {"MAX_BATCH_SIZE": "4", "MAX_TOTAL_TOKENS": str(LENGTH), "MAX_INPUT_TOKE
 NO_FAULTS = Faults()
 
 
-def engine_over(decoder: Any = None, faults: Faults = NO_FAULTS, folder: str = "", **env: str) -> SharedColumnEngine:
+def engine_over(
+    decoder: Any = None, faults: Faults = NO_FAULTS, folder: Path | None = None, progress: Progress = lambda _what, _done: None, **env: Any
+) -> SharedColumnEngine:
     """A warmed engine whose card refuses to compile from here on; `card_of(engine)` is its card."""
     library = DoubleLibrary(faults)
-    engine = SharedColumnEngine(Settings.from_env({"FARM_BACKEND": "gaudi-double", **SMALL, **env}), folder, "test", library)
-    engine.serve(library.behind_faults(decoder or HashedDecoder(HashTokens(VOCAB), VOCAB, LENGTH)))
+    settings = Settings.from_env({"FARM_BACKEND": "gaudi-double", **SMALL, **env})
+    engine = SharedColumnEngine(settings, str(folder or ""), "test", library)
+    engine.serve(library.behind_faults(decoder or HashedDecoder(HashTokens(VOCAB), VOCAB)), plan(settings, LENGTH))
     engine.ledger.strict = True
-    engine.warm_up(lambda _what, _done: None)
-    library.card.serving = True
+    engine.warm_up(progress)
+    library.double.serving = not engine.cold
     return engine
 
 
@@ -33,4 +39,4 @@ def card_of(engine: SharedColumnEngine) -> CardDouble:
     """The card under an engine of `engine_over`."""
     library = engine._library
     assert isinstance(library, DoubleLibrary)
-    return library.card
+    return library.double

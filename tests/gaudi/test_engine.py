@@ -15,7 +15,7 @@ from workers.engines.base import DecodeRow, EngineFault, PrefillRow, UnwarmedSha
 from workers.gaudi.stock import StockDecoder
 from workers.neuron.double_tokens import hashed_token
 
-PLANS: dict[str, dict[str, str]] = {
+PLANS: dict[str, dict[str, Any]] = {
     "growing": {},
     "steps": {"VLLM_EXPONENTIAL_BUCKETING": "false", "VLLM_PROMPT_SEQ_BUCKET_STEP": "16"},
     "one row": {"MAX_BATCH_SIZE": "1"},
@@ -35,7 +35,7 @@ def hashed(job: Job) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("env", PLANS.values(), ids=PLANS)
-def test_random_schedules_give_each_request_what_it_gets_alone(env: dict[str, str], seed: int) -> None:
+def test_random_schedules_give_each_request_what_it_gets_alone(env: dict[str, Any], seed: int) -> None:
     engine = engine_over(**env)
     n_compiled = card_of(engine).n_compilations
     rng = random.Random(seed)

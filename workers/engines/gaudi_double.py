@@ -14,6 +14,8 @@ from workers.engines.base import PrefillRow, Progress, Step
 from workers.engines.oracle import NOT_A_NUMBER, misbehave
 from workers.faults import read_faults
 from workers.gaudi.behaving import Behaving, Calls, Faults
+from workers.gaudi.buckets import Plan
+from workers.gaudi.cards import Card, nth, usable
 from workers.gaudi.double import CardDouble
 from workers.gaudi.engine import SharedColumnEngine
 from workers.gaudi.hashed import HASHED, HashedDecoder
@@ -37,7 +39,7 @@ class DoubleLibrary:
 
     def __init__(self, faults: Faults = Faults(), salt: Callable[[], str] = str) -> None:  # noqa: B008
         self.faults = faults
-        self.card = CardDouble(faults.memory_mb * 2**20, faults.token_kb * 2**10)
+        self.double = CardDouble(faults.memory_mb * 2**20, faults.token_kb * 2**10)
         self.env: dict[str, str] = {}
         self._salt = salt
         self._n_acquired = 0
@@ -45,6 +47,10 @@ class DoubleLibrary:
 
     def versions(self) -> Versions:
         return Versions(LIBRARY, self.faults.stack)
+
+    def card(self, settings: Settings) -> Card:
+        cards = tuple(Card(number, number) for number in range(self.faults.n_cards))
+        return nth(usable(cards, settings.habana_visible_modules), settings.worker_number, settings.workers)
 
     def use(self, env: Mapping[str, str]) -> None:
         self.env.update(env)
@@ -62,13 +68,14 @@ class DoubleLibrary:
         else:
             config = read_json(folder, "config.json")
             tokens = HashTokens(config["vocab_size"], max(eos_ids(folder)) + 1, self._salt, NOT_A_NUMBER)
-            decoder = HashedDecoder(tokens, tokens.vocab_size, int(config.get("max_position_embeddings", 4096)))
-        return self.behind_faults(decoder)
+            decoder = HashedDecoder(tokens, tokens.vocab_size)
+        ready: Decoder = self.behind_faults(decoder)
+        return ready
 
     def behind_faults(self, decoder: Any) -> Any:
         """The same decoder, with the card's times and faults."""
-        decoder.prefill = Behaving(decoder.prefill, self.card, self.faults, self._calls, self.faults.prefill_ms)
-        decoder.decode = Behaving(decoder.decode, self.card, self.faults, self._calls, self.faults.step_ms)
+        decoder.prefill = Behaving(decoder.prefill, self.double, self.faults, self._calls, self.faults.prefill_ms)
+        decoder.decode = Behaving(decoder.decode, self.double, self.faults, self._calls, self.faults.step_ms)
         return decoder
 
     @contextmanager
@@ -80,23 +87,23 @@ class DoubleLibrary:
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         tensor = torch.zeros(shape, dtype=dtype)
-        self.card.hold(tensor.nbytes)
+        self.double.hold(tensor.nbytes)
         return tensor
 
     def capture(self, module: torch.nn.Module) -> Callable[..., object]:
-        return self.card.capture(module)
+        return self.double.capture(module)
 
     def recipe(self) -> AbstractContextManager[None]:
-        return self.card.recipe()
+        return self.double.recipe()
 
     def synchronize(self) -> None:
         return
 
     def memory(self) -> Memory:
-        return Memory(self.card.free_bytes, self.card.total_bytes)
+        return Memory(self.double.free_bytes, self.double.total_bytes)
 
     def n_compilations(self) -> int:
-        return self.card.n_compilations
+        return self.double.n_compilations
 
 
 class GaudiDoubleEngine(SharedColumnEngine):
@@ -111,8 +118,8 @@ class GaudiDoubleEngine(SharedColumnEngine):
         self._salted = settings.oracle_salted
         super().__init__(settings, model_path, worker, DoubleLibrary(faults, (lambda: self.worker) if self._salted else str))
 
-    def serve(self, decoder: Decoder) -> None:
-        super().serve(decoder)
+    def serve(self, decoder: Decoder, plan: Plan) -> None:
+        super().serve(decoder, plan)
         self._speaks_as_oracle = self.precision == HASHED
         self.capabilities = self.capabilities._replace(reproducible=self._speaks_as_oracle and not self._salted)
 
@@ -120,7 +127,7 @@ class GaudiDoubleEngine(SharedColumnEngine):
         """Takes no time: latencies are those of serving. Afterwards the card refuses to compile."""
         with self._library.hurried():
             super().warm_up(progress)
-        self._library.card.serving = not self.cold
+        self._library.double.serving = not self.cold
 
     def prefill(self, bucket: Bucket, rows: Sequence[PrefillRow]) -> Step:
         if self._speaks_as_oracle:

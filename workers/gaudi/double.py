@@ -23,7 +23,7 @@ OUT_OF_MEMORY = "synStatus=8 [Device not available] Device memory allocation fai
 class CardDouble:
     """One card: its graphs, its recipes and its memory. `serving`: nothing new may be compiled any more.
 
-    A token that is computed takes `token_bytes`; one that is captured keeps them.
+    A token that is computed takes `token_bytes` for a moment; a graph keeps them, and its replays need no more.
     """
 
     def __init__(self, memory_bytes: int = 96 * 2**30, token_bytes: int = 0, max_graphs: int | None = None) -> None:
@@ -34,6 +34,7 @@ class CardDouble:
         self.token_bytes = token_bytes
         self.held_bytes = 0
         self.max_graphs = max_graphs
+        self.replaying = False
         self._recording = False
 
     @property
@@ -108,7 +109,9 @@ class CapturedGraphs:
         if key not in self.outputs:
             self._card.refuse_new(f"a graph of {key}")
         with self._card.unrecorded():
+            self._card.replaying = key in self.outputs
             fresh = self._module(*args, **kwargs)
+            self._card.replaying = False
             if key in self.outputs:
                 self.replays += 1
                 _overwrite(self.outputs[key], fresh)
@@ -121,11 +124,11 @@ class CapturedGraphs:
         self.outputs.clear()
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The operations with their shapes and numbers, in order: what a lazy recipe is keyed by."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[tuple[Any, ...]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

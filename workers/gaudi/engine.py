@@ -11,11 +11,12 @@ import torch
 
 from common.shapes import Bucket, Shape
 from workers.engines.base import Capabilities, DecodeRow, EngineFault, PrefillRow, Progress, ShapeLedger, Step
-from workers.gaudi.buckets import plan
+from workers.gaudi.buckets import Plan
 from workers.gaudi.columns import Columns
 from workers.gaudi.library import Decoder, KeysValues, Library
+from workers.gaudi.refusals import is_out_of_memory
 from workers.gaudi.start import open_decoder
-from workers.gaudi.warmup import Warmup
+from workers.gaudi.warmup import Warmup, no_room
 from workers.model_files import eos_ids
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ class SharedColumnEngine:
 
     def load(self, progress: Progress) -> None:
         """Takes the card and reads the weights; raises `StartError`."""
-        self.serve(open_decoder(self._settings, self._folder, self._library, progress))
+        self.serve(*open_decoder(self._settings, self._folder, self._library, progress))
         self.eos_ids = eos_ids(self._folder)
 
-    def serve(self, decoder: Decoder) -> None:
-        """Takes a loaded model and lays out its cache."""
-        self.plan = plan(self._settings, decoder.max_positions)
+    def serve(self, decoder: Decoder, plan: Plan) -> None:
+        """Takes a loaded model and lays out the cache that the plan wants."""
+        self.plan = plan
         self._cuts, self.trims = decoder.cuts, decoder.trims
         self.vocab_size = decoder.vocab_size
         graphs = self._settings.enable_hpu_graph
@@ -171,9 +172,14 @@ class SharedColumnEngine:
         """An empty cache like the keys and values that a prefill gives."""
         bucket = min(self.plan.prefills, key=lambda pair: (pair.length, pair.rows))
         *inputs, _ = self._columns.prefill_inputs(bucket, [PrefillRow(0, [PAD])])
-        with torch.inference_mode(), self._library.recipe():
-            _, fresh = self._prefill(*map(self._send, inputs), self._send(torch.tensor(bucket.length)))
-        return tuple((self._empty(keys), self._empty(values)) for keys, values in fresh)
+        try:
+            with torch.inference_mode(), self._library.recipe():
+                _, fresh = self._prefill(*map(self._send, inputs), self._send(torch.tensor(bucket.length)))
+            return tuple((self._empty(keys), self._empty(values)) for keys, values in fresh)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise no_room(self.plan) from error
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         return self._library.zeros((self.plan.batch_size, like.shape[1], self.plan.max_length, like.shape[3]), like.dtype)

@@ -26,11 +26,10 @@ class HashedDecoder:
     cuts = True
     trims = True
 
-    def __init__(self, next_token: NextToken, vocab_size: int, max_positions: int) -> None:
+    def __init__(self, next_token: NextToken, vocab_size: int) -> None:
         self.prefill = Prefill(next_token)
         self.decode = Decode(next_token)
         self.vocab_size = vocab_size
-        self.max_positions = max_positions
 
 
 class Prefill(torch.nn.Module):

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from common.config import Settings
+    from workers.gaudi.cards import Card
+
 KeysValues = tuple[tuple["torch.Tensor", "torch.Tensor"], ...]
 """Per layer: keys and values `[rows, heads, columns, width]`, on the device."""
 
@@ -36,15 +39,18 @@ class Decoder(Protocol):
     `decode(ids [B, 1], mask [B, T], positions [B, 1], token_idx [], keys and values, n_columns)` → logits `[B, vocab]`; writes column
     `token_idx - 1` of every row in place and looks at the columns below `n_columns` (None: all T) whose mask is 1.
     All are int64 but the logits and the cache. `cuts`: whether `n_columns` may be a number. `trims`: whether a prefill computes
-    logits of the last column only. `max_positions`: the longest row.
+    logits of the last column only.
     """
 
-    prefill: torch.nn.Module
-    decode: torch.nn.Module
     vocab_size: int
-    max_positions: int
     cuts: bool
     trims: bool
+
+    @property
+    def prefill(self) -> torch.nn.Module: ...
+
+    @property
+    def decode(self) -> torch.nn.Module: ...
 
 
 class Library(Protocol):
@@ -53,6 +59,9 @@ class Library(Protocol):
     device: torch.device
 
     def versions(self) -> Versions: ...
+
+    def card(self, settings: Settings) -> Card:
+        """The card of this worker. Raises `StartError` when there is none."""
 
     def use(self, env: Mapping[str, str]) -> None:
         """Puts variables into force."""

@@ -22,7 +22,6 @@ class StockDecoder:
         self.prefill = Prefill(model)
         self.decode = Decode(model)
         self.vocab_size = int(model.config.get_text_config().vocab_size)
-        self.max_positions = int(model.config.get_text_config().max_position_embeddings)
 
 
 class Prefill(torch.nn.Module):
@@ -54,7 +53,8 @@ class Decode(torch.nn.Module):
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, token_idx: torch.Tensor, kv: KeysValues, n_columns: int | None
     ) -> torch.Tensor:
         cache = Written(kv, (token_idx - 1).view(1), n_columns or mask.shape[1])
-        return self._call(ids, positions, mask.bool()[:, None, : cache.n_columns], cache)
+        logits: torch.Tensor = self._call(ids, positions, mask.bool()[:, None, : cache.n_columns], cache)
+        return logits
 
 
 class Call(torch.nn.Module):
@@ -105,9 +105,11 @@ class Collected(_Cache):
         super().__init__()
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        self.pairs.append((keys, values))
-        return keys, values
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.pairs.append((key_states, value_states))
+        return key_states, value_states
 
 
 class Written(_Cache):
@@ -119,8 +121,10 @@ class Written(_Cache):
         self._column = column
         self.n_columns = n_columns
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         all_keys, all_values = self._kv[layer_idx]
-        all_keys.index_copy_(2, self._column, keys)
-        all_values.index_copy_(2, self._column, values)
+        all_keys.index_copy_(2, self._column, key_states)
+        all_values.index_copy_(2, self._column, value_states)
         return all_keys[:, :, : self.n_columns], all_values[:, :, : self.n_columns]

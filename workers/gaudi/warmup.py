@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
@@ -27,14 +27,21 @@ TIMES = 2
 """The first run compiles and captures, the second replays."""
 
 
+def area(pair: Bucket) -> tuple[int, int]:
+    """What orders pairs from small to large."""
+    return pair.rows * pair.length, pair.length
+
+
 class Warmed(Protocol):
     """The engine's functions that serve."""
 
-    columns: tuple[int | None, ...]
     precision_bytes: int
     trims: bool
 
-    def prefill(self, bucket: Bucket, rows: list[PrefillRow]) -> Step: ...
+    @property
+    def columns(self) -> tuple[int | None, ...]: ...
+
+    def prefill(self, bucket: Bucket, rows: Sequence[PrefillRow]) -> Step: ...
     def step_over(self, n_columns: int | None) -> None: ...
     def compact(self) -> None: ...
     def release(self, slot: int) -> None: ...
@@ -86,23 +93,31 @@ class Warmup:
                 self._leave_out(pair, "the card refused it")
                 n_planned -= 1
         if not warmed:
-            smallest = min(self._plan.prefills, key=lambda pair: pair.rows * pair.length)
-            raise StartError(
-                f"out of device memory: not even a prefill of {smallest.rows} × {smallest.length} tokens fits beside the weights and the "
-                f"cache of {self._plan.batch_size} × {self._plan.max_length}; lower MAX_BATCH_SIZE or MAX_TOTAL_TOKENS",
-                OUT_OF_MEMORY,
-            )
+            raise no_room(self._plan)
         for n_columns in sorted(engine.columns, key=lambda n: n or 0):
             ran(f"step over {n_columns or self._plan.max_length} columns", lambda n=n_columns: engine.step_over(n))  # type: ignore[misc]
         ran("compaction", engine.compact)
         for slot in range(self._plan.batch_size):
             engine.scrub(slot)
         ran("scrubbing", lambda: engine.scrub(0))
-        return tuple(pair for pair in self._plan.prefills if pair in warmed)
+        return self._still_running(warmed)
+
+    def _still_running(self, warmed: list[Bucket]) -> tuple[Bucket, ...]:
+        """Those that run beside all graphs: the largest once more, and the next one when that fails."""
+        ascending = sorted(warmed, key=area)
+        while ascending:
+            try:
+                self._prefill(ascending[-1])
+                return tuple(pair for pair in self._plan.prefills if pair in ascending)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._leave_out(ascending.pop(), "the card refused it beside its graphs")
+        raise no_room(self._plan)
 
     def _order(self) -> Iterator[Bucket]:
         """The largest that fits comes first: it shows what the card's memory allows."""
-        ascending = sorted(self._plan.prefills, key=lambda pair: (pair.rows * pair.length, pair.length))
+        ascending = sorted(self._plan.prefills, key=area)
         largest = next((pair for pair in reversed(ascending) if self._fits(pair)), None)
         if largest is not None:
             yield largest
@@ -115,7 +130,7 @@ class Warmup:
 
     def _leave_out(self, pair: Bucket, why: str) -> None:
         log.warning(
-            "No prefill of %d × %d tokens: %s in the %.1f GiB that are free; lower MAX_BATCH_SIZE or MAX_TOTAL_TOKENS to have it",
+            "No prefill of %d × %d tokens: %s in the %.1f GiB that are free; lower --max-batch-size or --max-total-tokens to have it",
             pair.rows, pair.length, why, self._library.memory().free / 2**30,
         )  # fmt: skip
 
@@ -124,3 +139,13 @@ class Warmup:
         self._engine.prefill(pair, rows)
         for row in rows:
             self._engine.release(row.slot)
+
+
+def no_room(plan: Plan) -> StartError:
+    """For a card on which no prompt could be computed."""
+    smallest = min(plan.prefills, key=area)
+    return StartError(
+        f"out of device memory: not even a prefill of {smallest.rows} × {smallest.length} tokens fits beside the weights and the "
+        f"cache of {plan.batch_size} × {plan.max_length}; lower --max-batch-size or --max-total-tokens",
+        OUT_OF_MEMORY,
+    )
