@@ -14,12 +14,20 @@ class Bucket(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """`max_length` is what a request may use (prompt + output, tokens); `buckets` are warmed prefill pairs."""
+    """`max_length` is what a request may use (prompt + output, tokens); `buckets` are warmed prefill pairs.
+
+    `max_input`: most tokens of a prompt; 0: all but one of `max_length`.
+    """
 
     batch_size: int
     max_length: int
     buckets: tuple[Bucket, ...]
     min_prefill: int = 1
+    max_input: int = 0
+
+    @property
+    def longest_input(self) -> int:
+        return self.max_input or self.max_length - 1
 
     @property
     def max_rows(self) -> int:

@@ -46,7 +46,7 @@ def build_card(
         fingerprint=fingerprint(folder, files, precision),
         files=files,
         limits={
-            "max_input_tokens": settings.max_input_tokens or shape.max_length - 1,
+            "max_input_tokens": min(settings.max_input_tokens or shape.longest_input, shape.longest_input),
             "max_total_tokens": shape.max_length,
             "max_batch_size": shape.batch_size,
             "vocab_size": vocab_size,

@@ -63,6 +63,11 @@ def download(settings: Settings, progress: Progress) -> Path:
     return folder
 
 
+def hub_environment(settings: Settings) -> dict[str, str]:
+    """What makes libraries that download by themselves keep to the same cache; they read it when they are imported."""
+    return {"HF_HUB_CACHE": settings.huggingface_hub_cache} if settings.huggingface_hub_cache else {}
+
+
 def _list_files(settings: Settings) -> list[str]:
     """Names of the repository's files. The download itself has no time limit on its first request, this one has."""
     from huggingface_hub import HfApi

@@ -21,6 +21,7 @@ from common.broker import UNREACHABLE, Broker, connect_single
 from common.config import Settings
 from common.keys import Cell
 from workers.device import NOTE_BYTES, BlameNote
+from workers.hub import hub_environment
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Supervisor:
         parent_of_child, parent = os.pipe()
         fds = (status_of_child, parent_of_child, self._memory)
         names = ("FARM_STATUS_FD", "FARM_PARENT_FD", "FARM_BLAME_FD")
-        env = {**os.environ, **{name: str(fd) for name, fd in zip(names, fds, strict=True)}}
+        env = {**os.environ, **hub_environment(self._settings), **{name: str(fd) for name, fd in zip(names, fds, strict=True)}}
         self._child = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "workers.process", *self._argv, env=env, pass_fds=fds, start_new_session=True
         )

@@ -43,6 +43,11 @@ def cache_folder(settings: Settings) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tokenfarm"
 
 
+def checkpoint_name(folder: Path) -> str:
+    """A name for what is made of this checkpoint: another repository, commit or folder has another one."""
+    return f"{folder.parent.parent.name}-{folder.name}" if folder.parent.name == "snapshots" else folder.name
+
+
 def _resolve(settings: Settings, progress: Progress) -> Path:
     if settings.model_id in ("", DEMO_MODEL):
         return _converted(settings, _demo_gguf(), progress)

@@ -30,6 +30,8 @@ ROOT = Path(__file__).parent.parent.parent
 MODULES = {0: 2, 1: 6, 2: 3, 3: 7, 4: 0, 5: 4, 6: 5, 7: 1}
 """Node → module of a real host (hl-smi -Q index,module_id)."""
 
+GOOD = Versions("1.21.2", "1.24.1.12")
+
 ALREADY = "synStatus=20 [Device already acquired] Device acquire failed."
 FAILED = "synStatus=26 [Generic failure] Device acquire failed."
 BUSY = (
@@ -132,8 +134,9 @@ def test_what_the_bridge_reads_before_it_is_imported() -> None:
 class Driver:
     """Answers `acquire` with these, one after the other."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(self, *answers: str, versions: Versions = GOOD) -> None:
         self.answers = list(answers)
+        self.versions = lambda: versions
         self.waits_s: list[float] = []
 
     def acquire(self) -> str:
@@ -179,18 +182,21 @@ def test_any_other_failure_of_the_driver_is_not_a_busy_card() -> None:
             "gaudi3 needs Gaudi software 1.24 and optimum-habana 1.21, installed are 1.21.0 and 1.18.1; "
             "start in an image of make image-gaudi",
         ),
-        ("gaudi2", "", "1.24.0", "optimum-habana is not installed: make image-gaudi builds an image with it"),
-        (
-            "gaudi2",
-            "1.21.2",
-            "",
-            "habana-torch-plugin is not installed: start in Habana's image, or in one of make image-gaudi",
-        ),
     ],
 )
 def test_generations_go_with_releases(generation: str, library: str, stack: str, line: str) -> None:
     """vllm-fork #776: it says so instead of failing in the middle."""
     assert refused(lambda: require_stack(generation, Versions(library, stack))) == (7, line)
+
+
+def test_a_missing_package_is_named_before_the_card_is_touched() -> None:
+    for versions, line in (
+        (Versions("", "1.24.0"), "optimum-habana is not installed: make image-gaudi builds an image with it"),
+        (Versions("1.21.2", ""), "habana-torch-plugin is not installed: start in Habana's image, or in one of make image-gaudi"),
+    ):
+        driver = Driver("gaudi2", versions=versions)
+        assert refused(driver.taken) == (7, line)
+        assert driver.answers == ["gaudi2"]
 
 
 def test_what_goes_together_passes_and_its_constraints_are_there() -> None:

@@ -23,7 +23,7 @@ def test_every_planned_shape_is_run_when_memory_suffices(caplog: pytest.LogCaptu
     told: list[float] = []
     engine = engine_over(progress=lambda _what, done: told.append(done))
     assert engine.shape.buckets == engine.plan.prefills
-    assert engine.max_input == engine.plan.max_input
+    assert engine.shape.max_input == engine.plan.max_input
     assert told == sorted(told)
     assert told[-1] == 1.0
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Warmed")]
@@ -41,10 +41,10 @@ def test_what_the_card_refuses_is_left_out_and_the_limit_shrinks(limit: str, cap
     left_out = set(engine.plan.prefills) - set(engine.shape.buckets)
     assert left_out
     assert engine.shape.buckets
-    assert engine.max_input == engine.shape.max_bucket < engine.plan.max_input
+    assert engine.shape.max_input == engine.shape.max_bucket < engine.plan.max_input
     assert sum("No prefill of" in record.getMessage() for record in caplog.records) == len(left_out)
     n_compiled = card_of(engine).n_compilations
-    run(engine, [Job([5] * engine.max_input, 3), Job([6, 7], 3)], random.Random(0))
+    run(engine, [Job([5] * engine.shape.max_input, 3), Job([6, 7], 3)], random.Random(0))
     assert card_of(engine).n_compilations == n_compiled
 
 

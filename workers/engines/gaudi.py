@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from common.errors import StartError
+from workers.gaudi.cards import Card, card_of
 from workers.gaudi.engine import SharedColumnEngine
 from workers.gaudi.library import Decoder, KeysValues, Memory, Versions
 
@@ -72,11 +73,12 @@ class HabanaDecoder:
     def __init__(self, model: Any, flags: Mapping[str, bool]) -> None:
         known = inspect.signature(model.forward).parameters  # it swallows what it does not know
         flags = {name: value for name, value in flags.items() if name in known}
+        later = {"first_token": False} if "first_token" in known else {}
         self.prefill = Prefill(model, flags)
-        self.decode = Decode(model, {name: value for name, value in flags.items() if name != "trim_logits"})
+        self.decode = Decode(model, {name: value for name, value in flags.items() if name != "trim_logits"} | later)
         self.vocab_size = int(model.config.vocab_size)
-        self.max_positions = int(model.config.max_position_embeddings)
         self.cuts = "cache_idx" in known
+        self.trims = "trim_logits" in known
 
 
 class OptimumHabana:
@@ -93,6 +95,9 @@ class OptimumHabana:
 
     def versions(self) -> Versions:
         return Versions(_installed("optimum-habana"), _installed("habana-torch-plugin"))
+
+    def card(self, settings: Settings) -> Card:
+        return card_of(settings.worker_number, settings.workers, settings.habana_visible_modules)
 
     def use(self, env: Mapping[str, str]) -> None:
         """Raises `StartError` when the bridge has already read other values."""
@@ -121,7 +126,7 @@ class OptimumHabana:
             from optimum.habana.transformers.modeling_utils import adapt_transformers_to_gaudi
 
             adapt_transformers_to_gaudi()
-        model = self._read(folder, dtype)
+        model = self._read(folder, way, dtype)
         _require(model, way)
         if way == "stock":
             from workers.gaudi.stock import StockDecoder
@@ -161,14 +166,15 @@ class OptimumHabana:
 
         return int(dict(metric_global("graph_compilation").stats())["TotalNumber"])
 
-    def _read(self, folder: Path, dtype: torch.dtype) -> Any:
+    def _read(self, folder: Path, way: str, dtype: torch.dtype) -> Any:
         from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-        # The other implementations have no soft cap on attention scores.
-        attention = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
+        # Others have no soft cap on scores, and drop the mask when a look at its values shows no pads: on a card that is no graph.
+        eager = way == "habana" or getattr(config, "attn_logit_softcapping", None)
+        attention = {"attn_implementation": "eager"} if eager else {}
         try:
             model = AutoModelForCausalLM.from_pretrained(
                 str(folder), config=config, local_files_only=True, use_safetensors=True, torch_dtype=dtype, **attention

@@ -37,7 +37,6 @@ class SharedColumnEngine:
     shape: Shape
     vocab_size: int
     precision: str
-    max_input: int
     cold = False
 
     def __init__(self, settings: Settings, model_path: str, worker: str, library: Library) -> None:
@@ -165,8 +164,8 @@ class SharedColumnEngine:
         return logits
 
     def _use(self, prefills: tuple[Bucket, ...]) -> None:
-        self.shape = Shape(self.plan.batch_size, self.plan.max_length, prefills)
-        self.max_input = min(self.plan.max_input, self.shape.max_bucket)
+        longest = min(self.plan.max_input, max(pair.length for pair in prefills))
+        self.shape = Shape(self.plan.batch_size, self.plan.max_length, prefills, max_input=longest)
 
     def _allocate(self) -> KeysValues:
         """An empty cache like the keys and values that a prefill gives."""

@@ -68,10 +68,6 @@ def require_stack(generation: str, versions: Versions) -> None:
 
     Gaudi 1 ends at software 1.21 with optimum-habana 1.18; Gaudi 2 and 3 are contract-tested with the last release of both.
     """
-    if not versions.library:
-        raise StartError("optimum-habana is not installed: make image-gaudi builds an image with it", OTHER_STACK)
-    if not versions.stack:
-        raise StartError("habana-torch-plugin is not installed: start in Habana's image, or in one of make image-gaudi", OTHER_STACK)
     library, stack = release(versions.library), release(versions.stack)
     if generation == "gaudi":
         if library > FIRST_LIBRARY or stack > FIRST_STACK:
@@ -88,8 +84,17 @@ def require_stack(generation: str, versions: Versions) -> None:
         )
 
 
+def require_installed(versions: Versions) -> None:
+    """Raises `StartError` when one of the two packages that drive a card is missing."""
+    if not versions.library:
+        raise StartError("optimum-habana is not installed: make image-gaudi builds an image with it", OTHER_STACK)
+    if not versions.stack:
+        raise StartError("habana-torch-plugin is not installed: start in Habana's image, or in one of make image-gaudi", OTHER_STACK)
+
+
 def acquire(library: Library, card: str, wait: Callable[[float], None] = time.sleep) -> str:
-    """Takes the card, its generation; a busy one is tried again for a while. Raises `StartError` naming it."""
+    """Takes the card, its generation; a busy one is tried again for a while. Raises `StartError` naming it, or what is not installed."""
+    require_installed(library.versions())
     for wait_s in (*WAITS_S, None):
         try:
             return library.acquire()

@@ -15,7 +15,7 @@ from workers.neuron.cores import Host, claim, require_degree, share, supported_d
 from workers.neuron.library import Library, Model
 from workers.neuron.memory import require_fit, text_config
 from workers.neuron.refusals import load_failure, require_library, require_same_versions
-from workers.weights import cache_folder
+from workers.weights import cache_folder, checkpoint_name
 
 if TYPE_CHECKING:
     from common.config import Settings
@@ -148,9 +148,8 @@ def _cached(library: Library, folder: Path, asked: Wanted, settings: Settings) -
 
 def _kept(settings: Settings, folder: Path, artifact: Artifact, installed: tuple[str, str]) -> Path:
     """Where a compiled model is kept: another checkpoint, configuration or release has another folder."""
-    name = f"{folder.parent.parent.name or folder.name}-{folder.name}" if folder.parent.name == "snapshots" else folder.name
     shape = f"{artifact.batch_size}x{artifact.sequence_length}-{artifact.tp_degree}cores-{artifact.dtype}"
-    return cache_folder(settings) / "neuron" / f"{name}-{shape}-{installed[0]}-{installed[1].split('+')[0]}"
+    return cache_folder(settings) / "neuron" / f"{checkpoint_name(folder)}-{shape}-{installed[0]}-{installed[1].split('+')[0]}"
 
 
 def _writable(kept: Path) -> Path | None:

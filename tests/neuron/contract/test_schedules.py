@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.neuron.contract.real import FAMILIES, LENGTH, ROWS, real_engine, reference
-from tests.schedule import greedy, jobs, run
 from tests.parity.tiny import VOCAB_SIZE
+from tests.schedule import greedy, jobs, run
 
 pytestmark = [pytest.mark.contract_neuron, pytest.mark.filterwarnings("default")]
 
