@@ -7,12 +7,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import engine, sampling, serving, templating, validation
+from tests.bench import engine, sampling, serving, templating, validation, waste
 from tests.bench.figures import Figure
 
 BENCHES: tuple[Callable[[Path], list[Figure]], ...] = (
     serving.first_token, serving.commands, serving.idle, validation.validation, templating.templating, sampling.sampling,
-    engine.farm_ratio,
+    waste.waste, engine.farm_ratio,
 )  # fmt: skip
 
 
