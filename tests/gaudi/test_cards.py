@@ -107,6 +107,14 @@ def test_each_worker_takes_a_card_of_its_own(tmp_path: Path) -> None:
     )
 
 
+def test_a_single_worker_takes_any_card_that_is_free(tmp_path: Path) -> None:
+    """Another container of the same host may hold the first one."""
+    card = card_of(1, 1, None, host(tmp_path, [0, 1]))
+    env = process_env(card, "")
+    assert str(card) == "card (any of modules 2, 6)"
+    assert env["HABANA_VISIBLE_MODULES"] == "2,6" and "HLS_MODULE_ID" not in env
+
+
 def test_modules_that_are_not_there_are_named(tmp_path: Path) -> None:
     root = host(tmp_path, [6, 7])
     assert refused(lambda: card_of(1, 1, "0", root)) == (

@@ -22,12 +22,18 @@ NO_CARD_LINE = (
 
 
 class Card(NamedTuple):
-    """`node` may change when the host starts again, `module` (its place on the board) does not; None when the driver does not say."""
+    """`node` may change when the host starts again, `module` (its place on the board) does not; None when the driver does not say.
+
+    `any_of`: modules of which the driver takes the first that is free.
+    """
 
     node: int
     module: int | None
+    any_of: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        if self.any_of:
+            return f"card (any of modules {', '.join(map(str, self.any_of))})"
         return f"card {self.node}" if self.module is None else f"module {self.module}"
 
 
@@ -37,12 +43,18 @@ def card_of(number: int, n_workers: int, visible: str | None, root: Path = Path(
 
 
 def nth(cards: Sequence[Card], number: int, n_workers: int) -> Card:
-    """Raises `StartError` when a host has fewer cards than workers, or none."""
+    """The card of one of several workers; a single worker takes any that is free, as another container may hold the first.
+
+    Raises `StartError` when a host has fewer cards than workers, or none.
+    """
     if not cards:
         raise StartError(NO_CARD_LINE, NO_CARD)
     if number > len(cards):
         there = ", ".join(map(str, cards))
         raise StartError(f"worker {number} of {n_workers} has no card: here are {len(cards)} ({there}); set WORKERS={len(cards)}", NO_CARD)
+    modules = tuple(card.module for card in cards if card.module is not None)
+    if n_workers == 1 and len(modules) == len(cards) > 1:
+        return Card(cards[0].node, None, modules)
     return cards[number - 1]
 
 
@@ -81,9 +93,11 @@ def parse_modules(text: str) -> tuple[int, ...]:
 
 
 def process_env(card: Card, recipe_cache: str) -> dict[str, str]:
-    """What the bridge reads once, when it is first imported: lazy mode (graphs need it), this card and no other, the recipe cache."""
+    """What the bridge reads once, when it is first imported: lazy mode (graphs need it), which card, the recipe cache."""
     env = {"PT_HPU_LAZY_MODE": "1", "PT_HPU_WEIGHT_SHARING": "0", "PT_HPU_RECIPE_CACHE_CONFIG": recipe_cache}
-    if card.module is not None:
+    if card.any_of:
+        env["HABANA_VISIBLE_MODULES"] = ",".join(map(str, card.any_of))
+    elif card.module is not None:
         env |= {"HLS_MODULE_ID": str(card.module), "HABANA_VISIBLE_MODULES": str(card.module)}
     return env
 
