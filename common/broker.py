@@ -197,10 +197,12 @@ class Broker:
         """Hands back all that a worker runs; False when it was not registered."""
         return bool(await self._run("release", worker, how, *(rid.hex() for rid in blamed)))
 
-    async def join(self, worker: str, lease_ms: int) -> None:
-        """Registers a fresh worker id, so that its first flush is not fenced."""
+    async def join(self, worker: str, lease_ms: int, cold: bool = False) -> None:
+        """Registers a fresh worker id, so that its first flush is not fenced. A `cold` one's lease may pass without a crash."""
         seconds, micros = await self.redis.time()
         await self.redis.set(self.cell.boot, secrets.token_hex(8), nx=True)
+        if cold:
+            await self.redis.execute_command("HSET", self.cell.cold, worker, 1)
         await self.redis.zadd(self.cell.workers, {worker: seconds * 1000 + micros // 1000 + lease_ms})
 
     async def wait_bell(self, since: str, timeout_ms: int) -> bool:

@@ -62,6 +62,10 @@ class Cell:
         return f"{self.tag}orphans"
 
     @property
+    def cold(self) -> str:
+        return f"{self.tag}cold"
+
+    @property
     def gateways(self) -> str:
         return f"{self.tag}gateways"
 

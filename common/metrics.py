@@ -167,6 +167,7 @@ class FarmView(NamedTuple):
     broker_up: bool = False
     broker_bytes: int = 0
     broker_max_bytes: int = 0
+    cold: int = 0
 
 
 class View(Collector):
@@ -178,8 +179,9 @@ class View(Collector):
 
     def collect(self) -> Iterator[Metric]:
         view = self.now
-        yield _gauge("farm_workers", "Live workers by state", [({"state": "ready"}, view.ready), ({"state": "unready"}, view.unready)])
-        yield _gauge("farm_slots", "Rows of all ready workers", [({}, view.slots)])
+        states = [({"state": state}, getattr(view, state)) for state in ("ready", "cold", "unready")]
+        yield _gauge("farm_workers", "Live workers by state; a cold one serves and compiles", states)
+        yield _gauge("farm_slots", "Rows of all workers that serve", [({}, view.slots)])
         yield _gauge("farm_free_slots", "Those without a request", [({}, view.free_slots)])
         labelled = [({"model": lane.model, "lane": lane.lane}, lane) for lane in view.lanes]
         yield _gauge("farm_queue_waiting", "Requests that wait for a slot", [(labels, lane.waiting) for labels, lane in labelled])

@@ -47,8 +47,8 @@ class CellRelay:
         self._leaving: set[bytes] = set()
 
     def lanes(self) -> tuple[int, ...]:
-        """Lengths that some ready worker serves."""
-        return tuple(sorted({lane for worker in self.census.workers if worker.state == "ready" for lane in worker.lanes}))
+        """Lengths that some worker serves now."""
+        return tuple(sorted({lane for worker in self.census.workers if worker.serves for lane in worker.lanes}))
 
     def lanes_when_cold(self, longest: int) -> tuple[int, ...]:
         """Where a request may wait while no worker is ready: the lanes that were served last, else the model's longest."""

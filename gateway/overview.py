@@ -17,12 +17,14 @@ PATIENCE_S = 0.5
 async def view(relay: Relay) -> FarmView:
     """Workers and memory as of the last second, lanes as of now; without lanes when the broker does not answer in time."""
     workers = relay.workers()
-    ready = [worker for worker in workers if worker.state == "ready"]
+    serving = [worker for worker in workers if worker.serves]
+    n_cold = sum(worker.state == "cold" for worker in workers)
     seen = FarmView(
-        ready=len(ready),
-        unready=len(workers) - len(ready),
-        slots=sum(worker.batch_size for worker in ready),
-        free_slots=sum(worker.free for worker in ready),
+        ready=len(serving) - n_cold,
+        cold=n_cold,
+        unready=len(workers) - len(serving),
+        slots=sum(worker.batch_size for worker in serving),
+        free_slots=sum(worker.free for worker in serving),
         broker_bytes=relay.broker_bytes[0],
         broker_max_bytes=relay.broker_bytes[1],
     )

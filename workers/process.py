@@ -28,6 +28,7 @@ from common.logs import start_logs
 from common.messages import VERSION, Card, NewerVersion, Want, Worker
 from workers.batch import Batch
 from workers.card import build_card
+from workers.cold import Reminder, hand_back_and_exit
 from workers.device import BlameNote, Device
 from workers.emitter import Emitter
 from workers.engines import check_backend, create
@@ -90,6 +91,8 @@ class EngineProcess:
         self._loop: Loop | None = None
         self._stopping = asyncio.Event()
         self._outdated = False
+        self._reminder = Reminder()
+        self._release: Callable[[], Awaitable[bool]] | None = None
 
     async def run(self) -> None:
         """Serves until drained; raises `StartError` when it cannot start."""
@@ -112,6 +115,12 @@ class EngineProcess:
         if self._loop is not None:
             self._loop.drain(grace_s)
 
+    def part(self) -> None:
+        """The supervisor is gone."""
+        if self._release is None:
+            os._exit(1)
+        self._parting = asyncio.create_task(hand_back_and_exit(self._release))
+
     async def _start(self) -> tuple[Engine, Card]:
         check_backend(self._settings.backend)
         if self._settings.backend != "oracle":
@@ -126,6 +135,8 @@ class EngineProcess:
         await self._device.start(lambda: engine.load(progress))
         self._status.worst_gap_s = 0.0
         await self._device.start(lambda: engine.warm_up(progress))
+        if self._settings.skip_warmup and not engine.cold:
+            log.info("the warm-up cannot be skipped with FARM_BACKEND=%s", self._settings.backend)
         card = build_card(
             self._settings, path, engine.shape, vocab_size=engine.vocab_size, precision=str(getattr(engine, "precision", "")),
             capabilities=engine.capabilities.names(), max_top_k=engine.capabilities.max_top_k,
@@ -135,16 +146,18 @@ class EngineProcess:
     async def _serve(self, engine: Engine, broker: Broker, bell: Broker, emitter: Emitter, sampler: Sampler, card: Card) -> None:
         settings = self._settings
         engine.worker = worker = f"{settings.worker_name or socket.gethostname()}-{token_hex(4)}"
-        lease_ms = int(1000 * max(settings.lease_s, DEVICE_CALLS_PER_LEASE * self._status.worst_gap_s))
+        warm_lease_s = max(settings.lease_s, DEVICE_CALLS_PER_LEASE * self._status.worst_gap_s)
+        lease_ms = int(1000 * (settings.compile_lease_s if engine.cold else warm_lease_s))
         lanes = [length for length in settings.lanes or (engine.shape.max_length,) if length <= engine.shape.max_length]
         batch = Batch(engine, self._device, sampler, settings.exact_max_tokens, self._metrics)
         digest = await _until_reached(lambda: registry.publish(broker.redis, settings.farm, card))
-        await _until_reached(lambda: broker.join(worker, lease_ms))
+        await _until_reached(lambda: broker.join(worker, lease_ms, engine.cold))
+        self._release = (lambda: broker.release(worker, "clean")) if engine.cold else None
 
         def record() -> Worker:
             return Worker(
                 VERSION, worker, card.model, digest, settings.backend, engine.shape.batch_size, engine.shape.max_length, tuple(lanes),
-                self._state(), len(batch.slots) - batch.n_free, batch.n_free,
+                self._state(engine), len(batch.slots) - batch.n_free, batch.n_free,
                 round(self._load.step_ms, 3), round(self._load.prefill_ms, 3), round(self._load.finished_per_s, 3), socket.gethostname(),
                 version(), engine.capabilities.names(), artifact_of(engine), self._page.url,
             )  # fmt: skip
@@ -177,12 +190,14 @@ class EngineProcess:
             watching.cancel()
             await self._device.start(lambda: None)  # a call still running would write into slots of the next id
 
-    def _state(self) -> str:
-        return "draining" if self._stopping.is_set() else "outdated" if self._outdated else "ready"
+    def _state(self, engine: Engine) -> str:
+        return "draining" if self._stopping.is_set() else "outdated" if self._outdated else "cold" if engine.cold else "ready"
 
     async def _watch(self, broker: Broker, engine: Engine, batch: Batch, loop: Loop) -> None:
         """Each second: averages, and requests whose gateways are all gone."""
         while True:
+            if engine.cold:
+                self._reminder.remind(engine.worker, monotonic())
             self._load.report()
             self._metrics.unwarmed_shapes.inc(engine.ledger.take_unwarmed())
             with suppress(*UNREACHABLE):
@@ -212,9 +227,14 @@ async def _until_reached(command: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.2)
 
 
-def _die_with_parent(fd: int, loop: asyncio.AbstractEventLoop) -> None:
+def _part_with_parent(fd: int, loop: asyncio.AbstractEventLoop, process: EngineProcess) -> None:
     """The supervisor never writes: its end of the pipe closing means that it is gone."""
-    loop.add_reader(fd, lambda: os._exit(1))
+
+    def closed() -> None:
+        loop.remove_reader(fd)
+        process.part()
+
+    loop.add_reader(fd, closed)
 
 
 async def _main(settings: Settings) -> int:
@@ -222,7 +242,7 @@ async def _main(settings: Settings) -> int:
     process = EngineProcess(settings, status)
     loop = asyncio.get_running_loop()
     if settings.parent_fd is not None:
-        _die_with_parent(settings.parent_fd, loop)
+        _part_with_parent(settings.parent_fd, loop, process)
     loop.add_signal_handler(signal.SIGTERM, process.stop)
     loop.add_signal_handler(signal.SIGUSR1, process.stop, True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -151,8 +151,8 @@ class Supervisor:
         redis = connect_single(self._settings.broker_url)
         broker = Broker(redis, Cell(self._settings.farm, self._said.model, self._said.fingerprint))
         blamed = self._note.read().rids if how == "crashed" else ()
-        until_s = monotonic() + 2 * self._said.lease_s
-        while monotonic() < until_s:
+        died_s = monotonic()
+        while monotonic() - died_s < (KILL_AFTER_GRACE_S if self._stopping else 2 * self._said.lease_s):
             try:
                 await broker.release(self._said.worker, how, blamed)
                 break

@@ -138,6 +138,18 @@ async def test_a_released_worker_is_taken_over_from_its_journal_and_can_write_no
     assert 0 < await broker.redis.ttl(broker.cell.journal("w1")) <= 3600
 
 
+async def test_a_cold_worker_that_dies_under_its_supervisor_counts_a_crash(broker: Broker) -> None:
+    await broker.join("w1", 600_000, cold=True)
+    await broker.join("w2", 10_000)
+    submit = request()
+    await broker.submit(submit, 64)
+    await pull(broker, "w1")
+    await broker.release("w1", "crashed", [submit.rid])
+    (taken,) = (await pull(broker, "w2")).deliveries
+    assert (taken.kind, taken.crashes) == ("taken", 1)
+    assert not await broker.redis.exists(broker.cell.cold)
+
+
 async def test_a_clean_release_counts_no_crash(broker: Broker) -> None:
     for worker in ("w1", "w2"):
         await broker.join(worker, 10_000)
@@ -148,8 +160,10 @@ async def test_a_clean_release_counts_no_crash(broker: Broker) -> None:
     assert (taken.kind, taken.crashes) == ("taken", 0)
 
 
-async def test_an_expired_lease_is_taken_only_by_a_worker_that_may(broker: Broker) -> None:
-    await broker.join("w1", 1)
+@pytest.mark.parametrize(("cold", "crashes"), [(False, 1), (True, 0)])
+async def test_an_expired_lease_is_taken_only_by_a_worker_that_may(broker: Broker, cold: bool, crashes: int) -> None:
+    """It counts as a crash, unless the worker was compiling while it served."""
+    await broker.join("w1", 1, cold)
     await broker.join("w2", 10_000)
     await broker.submit(request(), 64)
     (first,) = (await pull(broker, "w1")).deliveries
@@ -159,8 +173,9 @@ async def test_an_expired_lease_is_taken_only_by_a_worker_that_may(broker: Broke
             await asyncio.sleep(0.001)
     assert (await pull(broker, "w2")).deliveries == ()
     (taken,) = (await pull(broker, "w2", may_expire=True)).deliveries
-    assert (taken.rid, taken.kind, taken.crashes) == (first.rid, "taken", 1)
+    assert (taken.rid, taken.kind, taken.crashes) == (first.rid, "taken", crashes)
     assert (await broker.flush("w1", 10_000, batch(1))).status == "fenced"
+    assert not await broker.redis.exists(broker.cell.cold)
 
 
 async def test_an_orphan_keeps_its_name_until_it_owns_nothing(broker: Broker) -> None:

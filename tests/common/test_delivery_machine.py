@@ -72,11 +72,11 @@ class Delivery(RuleBasedStateMachine):
             assert (delivery.kind == "cancelled") == (delivery.rid in self.cancelled)
             model.held[delivery.rid] = delivery.epoch
 
-    @rule(target=workers)
-    def join(self) -> str:
+    @rule(target=workers, cold=st.booleans())
+    def join(self, cold: bool) -> str:
         name = f"w{len(self.models)}"
         self.models[name] = WorkerModel()
-        self.do(self.broker.join(name, 1_000_000))
+        self.do(self.broker.join(name, 1_000_000, cold))
         return name
 
     @rule(target=requests, lane=st.sampled_from(LANES))

@@ -93,14 +93,16 @@ class ShapeLedger:
         self.n_unwarmed = 0
         self._seen: set[tuple[Any, ...]] = set()
 
-    def see(self, *key: Any) -> None:
+    def see(self, *key: Any) -> bool:
+        """Whether the shape is met for the first time."""
         if key in self._seen:
-            return
+            return False
         self._seen.add(key)
         if self.serving:
             self.n_unwarmed += 1
             if self.strict:
                 raise UnwarmedShape(f"shape {key} was not warmed")
+        return True
 
     def take_unwarmed(self) -> int:
         """How many unwarmed shapes were seen since the last call."""
@@ -116,6 +118,7 @@ class Engine(Protocol):
 
     `shape`, `capabilities` and `vocab_size` are valid after `load()`. `decode` takes every row in DECODE or REPLAY exactly once.
     `release` is host bookkeeping; `scrub` overwrites a slot's cache. `load` raises `StartError`.
+    `cold`: `warm_up` left out what it was told to, so a call may compile for minutes and no shape counts as unwarmed.
     `build` names all that decides the bits of a result besides the weights and the shape: code, precision, kind of device.
     """
 
@@ -125,6 +128,7 @@ class Engine(Protocol):
     ledger: ShapeLedger
     vocab_size: int
     eos_ids: frozenset[int]
+    cold: bool
 
     @property
     def build(self) -> str: ...

@@ -45,6 +45,8 @@ class CpuEngine:
     vocab_size: int
     precision: str
 
+    cold = False
+
     def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
         self.capabilities = Capabilities(prompt_logprobs=settings.enable_prefill_logprobs, reproducible=True)
         self.ledger = ShapeLedger()

@@ -42,6 +42,7 @@ class StaticEngine:
     vocab_size: int
     precision: str
     artifact: Artifact
+    cold = False
 
     def __init__(self, settings: Settings, model_path: str, worker: str, library: Library) -> None:
         self.worker = worker

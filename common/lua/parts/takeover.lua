@@ -4,11 +4,12 @@ local function owned_by(consumer, lane_name)
   return redis.call("XPENDING", c .. "lane:" .. lane_name, "farm", "-", "+", 100000, consumer)
 end
 
+-- A worker that compiles while it serves may outlast any lease: then it is as if it had left, nobody's crash.
 local function expire_leases()
   for _, dead in ipairs(redis.call("ZRANGEBYSCORE", c .. "workers", "-inf", "(" .. now)) do
     if dead ~= worker then
       redis.call("ZREM", c .. "workers", dead)
-      redis.call("HSET", c .. "orphans", dead, "expired")
+      redis.call("HSET", c .. "orphans", dead, redis.call("HGET", c .. "cold", dead) and "clean" or "expired")
     end
   end
 end
@@ -16,6 +17,7 @@ end
 local function forget(dead, lanes)
   for _, lane_name in ipairs(lanes) do redis.call("XGROUP", "DELCONSUMER", c .. "lane:" .. lane_name, "farm", dead) end
   redis.call("HDEL", c .. "orphans", dead)
+  redis.call("HDEL", c .. "cold", dead)
   redis.call("DEL", c .. "mail:" .. dead, c .. "worker:" .. dead)
   redis.call("EXPIRE", c .. "journal:" .. dead, 3600)
 end
