@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 BACKENDS = {
     "cpu": "workers.engines.cpu:CpuEngine",
+    "gaudi": "workers.engines.gaudi:GaudiEngine",
     "gaudi-double": "workers.engines.gaudi_double:GaudiDoubleEngine",
     "neuron": "workers.engines.neuron:NeuronEngine",
     "neuron-double": "workers.engines.neuron_double:NeuronDoubleEngine",

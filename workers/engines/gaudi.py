@@ -1,8 +1,7 @@
-"""The Gaudi engine, and every call to optimum-habana (1.21.2) and Habana's bridge there is (gaudi.md §3). Nothing of them is imported before `acquire`."""
+"""The Gaudi engine, and every call to optimum-habana (1.21.2) and Habana's bridge (1.24): nothing of them is imported before it is used."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,69 +15,12 @@ import torch
 from common.errors import StartError
 from workers.gaudi.cards import Card, card_of
 from workers.gaudi.engine import SharedColumnEngine
-from workers.gaudi.library import Decoder, KeysValues, Memory, Versions
+from workers.gaudi.habana import HabanaDecoder
+from workers.gaudi.library import Decoder, Memory, Versions
+from workers.gaudi.models import HABANA, STOCK, types
 
 if TYPE_CHECKING:
     from common.config import Settings
-
-FLASH_ONLY = frozenset({"starcoder2"})
-"""Model types whose attention fails without the fused kernel."""
-
-
-class Prefill(torch.nn.Module):
-    """See `workers.gaudi.library.Decoder`; `flags` never change, since a graph's key has the value of each."""
-
-    def __init__(self, model: Any, flags: Mapping[str, bool]) -> None:
-        super().__init__()
-        self._model = model
-        self._flags = dict(flags)
-
-    def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, token_idx: torch.Tensor
-    ) -> tuple[torch.Tensor, KeysValues]:
-        output = self._model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, token_idx=token_idx, use_cache=True, return_dict=True, **self._flags
-        )
-        return output.logits[:, -1], tuple((keys, values) for keys, values in output.past_key_values)
-
-
-class Decode(torch.nn.Module):
-    """The cache is written in place and is not among the outputs, or each graph would keep a copy of it."""
-
-    def __init__(self, model: Any, flags: Mapping[str, bool]) -> None:
-        super().__init__()
-        self._model = model
-        self._flags = dict(flags)
-
-    def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, token_idx: torch.Tensor, kv: KeysValues, n_columns: int | None
-    ) -> torch.Tensor:
-        output = self._model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=kv,
-            token_idx=token_idx,
-            use_cache=True,
-            return_dict=True,
-            **({} if n_columns is None else {"cache_idx": n_columns}),
-            **self._flags,
-        )
-        return output.logits[:, -1]  # type: ignore[no-any-return]
-
-
-class HabanaDecoder:
-    """A model of optimum-habana; implements `workers.gaudi.library.Decoder`."""
-
-    def __init__(self, model: Any, flags: Mapping[str, bool]) -> None:
-        known = inspect.signature(model.forward).parameters  # it swallows what it does not know
-        flags = {name: value for name, value in flags.items() if name in known}
-        later = {"first_token": False} if "first_token" in known else {}
-        self.prefill = Prefill(model, flags)
-        self.decode = Decode(model, {name: value for name, value in flags.items() if name != "trim_logits"} | later)
-        self.vocab_size = int(model.config.vocab_size)
-        self.cuts = "cache_idx" in known
-        self.trims = "trim_logits" in known
 
 
 class OptimumHabana:
@@ -86,12 +28,9 @@ class OptimumHabana:
 
     device = torch.device("hpu")
 
-    def __init__(self, flash_attention: bool = True, recompute: bool = True) -> None:
-        self._flags = {
-            "trim_logits": True,
-            "use_flash_attention": flash_attention,
-            "flash_attention_recompute": flash_attention and recompute,
-        }
+    def __init__(self, fused: bool = True, recompute: bool = True) -> None:
+        self._fused = fused
+        self._recompute = recompute
 
     def versions(self) -> Versions:
         return Versions(_installed("optimum-habana"), _installed("habana-torch-plugin"))
@@ -101,11 +40,9 @@ class OptimumHabana:
 
     def use(self, env: Mapping[str, str]) -> None:
         """Raises `StartError` when the bridge has already read other values."""
-        late = [name for name, value in env.items() if os.environ.get(name) != value]
+        late = sorted(name for name, value in env.items() if os.environ.get(name) != value)
         if late and "habana_frameworks.torch" in sys.modules:
-            raise StartError(
-                f"Habana's bridge was imported before {', '.join(sorted(late))} could be set: set it where the worker is started"
-            )
+            raise StartError(f"Habana's bridge was imported before {', '.join(late)} could be set: set it where the worker is started")
         os.environ.update(env)
 
     def acquire(self) -> str:
@@ -122,19 +59,19 @@ class OptimumHabana:
         from habana_frameworks.torch.core import hpu_set_env
 
         hpu_set_env()
-        if way == "habana":
+        if way == HABANA:
             from optimum.habana.transformers.modeling_utils import adapt_transformers_to_gaudi
 
             adapt_transformers_to_gaudi()
+            _mend_deepseek_v2()
         model = self._read(folder, way, dtype)
         _require(model, way)
-        if way == "stock":
+        if way == STOCK:
             from workers.gaudi.stock import StockDecoder
 
             return StockDecoder(model)
-        if max_length > model.config.max_position_embeddings and hasattr(model, "update_sincos_cache"):
-            model.update_sincos_cache(max_length)
-        return HabanaDecoder(model, self._flags | {"use_flash_attention": True} if model.config.model_type in FLASH_ONLY else self._flags)
+        fused = self._fused_for(model.config.model_type)
+        return HabanaDecoder(model, {"use_flash_attention": fused, "flash_attention_recompute": fused and self._recompute})
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -166,21 +103,27 @@ class OptimumHabana:
 
         return int(dict(metric_global("graph_compilation").stats())["TotalNumber"])
 
+    def _fused_for(self, model_type: str) -> bool:
+        """What was asked for, unless only one kind of attention gives this type's tokens."""
+        fused = types()[model_type].fused
+        return self._fused if fused == "both" else fused == "always"
+
     def _read(self, folder: Path, way: str, dtype: torch.dtype) -> Any:
         from transformers import AutoConfig, AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()
+        disable_progress_bar()  # type: ignore[no-untyped-call]
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-        # Others have no soft cap on scores, and drop the mask when a look at its values shows no pads: on a card that is no graph.
-        eager = way == "habana" or getattr(config, "attn_logit_softcapping", None)
-        attention = {"attn_implementation": "eager"} if eager else {}
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                str(folder), config=config, local_files_only=True, use_safetensors=True, torch_dtype=dtype, **attention
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise StartError(f"{folder}: {' '.join(str(error).split())[:300]}") from None
+        # Others have no soft cap on scores, and leave the mask out when its values show no pads, which a graph must not look at.
+        eager = way == HABANA or getattr(config, "attn_logit_softcapping", None)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            torch_dtype=dtype,
+            **({"attn_implementation": "eager"} if eager else {}),
+        )
         return model.eval().requires_grad_(False).to(self.device)
 
 
@@ -193,10 +136,20 @@ class GaudiEngine(SharedColumnEngine):
 
 def _require(model: Any, way: str) -> None:
     """The classes are replaced for good and for the whole process, and a mixture of both computes nonsense without an error."""
-    origin = "optimum.habana." if way == "habana" else "transformers."
+    origin = "optimum.habana." if way == HABANA else "transformers."
     for part in (model, model.base_model):
         module = type(part).forward.__module__
         assert module.startswith(origin), f"{type(part).__name__} of way {way} computes in {module}"
+
+
+def _mend_deepseek_v2() -> None:
+    """Its prompts skip the reordering that its cache and its steps have before they are rotated (1.21.2)."""
+    from optimum.habana.transformers.models.deepseek_v2 import modeling_deepseek_v2 as module
+
+    def rotate(q: torch.Tensor, k: torch.Tensor, *angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return module.apply_rotary_pos_emb(q, *angles), module.apply_rotary_pos_emb(k, *angles)
+
+    module.apply_customized_rope = rotate
 
 
 def _installed(name: str) -> str:
