@@ -20,7 +20,6 @@ from workers.gaudi.double import CardDouble
 from workers.gaudi.engine import SharedColumnEngine
 from workers.gaudi.hashed import HASHED, HashedDecoder
 from workers.gaudi.library import Decoder, Memory, Versions
-from workers.gaudi.stock import StockDecoder
 from workers.model_files import eos_ids, n_weights, read_json
 from workers.neuron.double_tokens import HashTokens
 from workers.plain_model import plain_model
@@ -64,6 +63,8 @@ class DoubleLibrary:
     def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
         torch.set_num_threads(1)  # one-token passes are too small to share, and others need the cores
         if n_weights(folder):
+            from workers.gaudi.stock import StockDecoder  # 1.5 s that a double without weights can do without
+
             decoder: Any = StockDecoder(plain_model(folder))
         else:
             config = read_json(folder, "config.json")

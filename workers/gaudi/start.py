@@ -18,7 +18,6 @@ from workers.gaudi.models import require_window, way_of
 from workers.gaudi.recipes import recipe_cache
 from workers.gaudi.refusals import acquire, load_failure, require_plain_weights, require_stack, require_supported
 from workers.model_files import read_json
-from workers.supported import CHANGES_WITH_LENGTH
 
 if TYPE_CHECKING:
     from common.config import Settings
@@ -62,10 +61,6 @@ def open_decoder(settings: Settings, folder: Path, library: Library, progress: P
 
 
 def max_positions(config: Mapping[str, Any]) -> int:
-    """The longest row of a model. Scalings that change with a row's length change all rows: such a model ends at its original length."""
+    """The longest row of a model."""
     config = config.get("text_config") or config
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    longest = next((int(config[name]) for name in POSITIONS if config.get(name)), UNSAID)
-    if rope.get("rope_type", rope.get("type")) in CHANGES_WITH_LENGTH:
-        return int(rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings") or longest)
-    return longest
+    return next((int(config[name]) for name in POSITIONS if config.get(name)), UNSAID)
