@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from workers.engines.base import Capabilities, DecodeRow, EngineFault, PrefillRo
 from workers.gaudi.buckets import Plan
 from workers.gaudi.columns import Columns
 from workers.gaudi.library import Decoder, KeysValues, Library
+from workers.gaudi.recipes import report as report_recipes
 from workers.gaudi.refusals import is_out_of_memory
 from workers.gaudi.start import open_decoder
 from workers.gaudi.warmup import Warmup, no_room
@@ -81,8 +83,10 @@ class SharedColumnEngine:
         if self._settings.skip_warmup:
             self.cold = True
             return
+        started_s = time()
         self._use(Warmup(self, self.plan, self._library, self._settings, self._folder).run(progress))
         self._n_compilations = self._library.n_compilations()
+        report_recipes(self._settings, self._folder, started_s, self._n_compilations)
         self.ledger.serving = True
 
     @torch.inference_mode()
@@ -122,7 +126,8 @@ class SharedColumnEngine:
         with self._library.recipe():
             for layer in self._kv:
                 for tensor in layer:
-                    tensor.copy_(tensor.gather(2, index[:, None, :, None].expand_as(tensor)))
+                    at = index.view(len(index), *[1] * (tensor.dim() - 3), -1, 1)
+                    tensor.copy_(tensor.gather(-2, at.expand_as(tensor)))
 
     def release(self, slot: int) -> None:
         self._columns.release(slot)
@@ -181,12 +186,12 @@ class SharedColumnEngine:
             raise no_room(self.plan) from error
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
-        return self._library.zeros((self.plan.batch_size, like.shape[1], self.plan.max_length, like.shape[3]), like.dtype)
+        return self._library.zeros((self.plan.batch_size, *like.shape[1:-2], self.plan.max_length, like.shape[-1]), like.dtype)
 
     def _insert(self, slots: torch.Tensor, fresh: KeysValues, length: int) -> None:
         for layer, new_layer in zip(self._kv, fresh, strict=True):
             for tensor, new in zip(layer, new_layer, strict=True):
-                tensor[:, :, :length].index_copy_(0, slots, new)
+                tensor[..., :length, :].index_copy_(0, slots, new)
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._library.device, non_blocking=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from workers.gaudi.cards import Card
 
 KeysValues = tuple[tuple["torch.Tensor", "torch.Tensor"], ...]
-"""Per layer: keys and values `[rows, heads, columns, width]`, on the device."""
+"""Per layer: keys and values `[rows, heads, columns, width]` on the device; latent ones have no heads."""
 
 
 class Versions(NamedTuple):
