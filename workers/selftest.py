@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from common.config import Settings, version
 from common.errors import DeviceLost, StartError
 from workers.engines import create
 from workers.engines.base import Engine
+from workers.hub import hub_environment
 from workers.selftest_drive import Drive, reference_agreement
 from workers.weights import local_path
 
@@ -87,6 +89,7 @@ def _check(engine: Engine, folder: Path, report: Report, soak_s: float) -> None:
 
 def main(settings: Settings) -> int:
     """Exit status 0 for a pass, 1 for a fail; `StartError`'s own when the engine does not start."""
+    os.environ.update(hub_environment(settings))
     try:
         report = selftest(settings, local_path(settings, _say))
     except StartError as error:

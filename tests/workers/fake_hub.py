@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path == api or path.startswith(f"{api}/revision/"):
             self._revision(path.removeprefix(api).removeprefix("/revision/") or "main")
         elif path.startswith(f"{api}/tree/"):
-            self._json([{"type": "file", "path": name, "size": len(data), "oid": sha1(data)} for name, data in hub.files.items()])
+            self._tree(path.removeprefix(f"{api}/tree/").partition("/")[2], "recursive=true" in self.path.lower())
         elif path.startswith(f"{hub.model_id}/resolve/"):
             self._file(path.removeprefix(f"{hub.model_id}/resolve/").partition("/")[2], token)
         else:
@@ -84,6 +84,23 @@ class Handler(BaseHTTPRequestHandler):
             return
         siblings = [{"rfilename": name} for name in hub.files]
         self._json({"id": hub.model_id, "sha": hub.commit, "gated": "manual" if hub.gated else False, "siblings": siblings})
+
+    def _tree(self, folder: str, recursive: bool) -> None:
+        """What is in a folder: files, and, unless `recursive`, the folders in it."""
+        prefix = f"{folder}/" if folder else ""
+        found: dict[str, dict[str, object]] = {}
+        for name, data in self.hub.files.items():
+            path, _, below = name.removeprefix(prefix).partition("/")
+            if not name.startswith(prefix):
+                continue
+            if below and not recursive:
+                found[path] = {"type": "directory", "path": prefix + path, "oid": sha1(path.encode())}
+            else:
+                found[name] = {"type": "file", "path": name, "size": len(data), "oid": sha1(data)}
+        if found:
+            self._json(list(found.values()))
+        else:
+            self._send(404, b"{}", {"X-Error-Code": "EntryNotFound", "X-Error-Message": f"{folder} does not exist"})
 
     def _file(self, name: str, token: str) -> None:
         hub = self.hub

@@ -15,6 +15,8 @@ import pytest
 
 from common.config import Settings
 from common.errors import StartError
+from tests.farm import Farm, wait_for
+from tests.servers import Server
 from tests.workers.fake_hub import FakeHub
 from workers.weights import local_path
 
@@ -175,6 +177,15 @@ def test_a_refused_worker_ends_with_status_3_and_one_line(gated_hub: FakeHub, tm
     out, err = worker.communicate(timeout=60)
     assert worker.returncode == 3 and out == "" and err.count("\n") == 1
     assert "hf_canary_4711" not in err
+
+
+def test_other_downloads_of_an_engine_go_to_the_same_cache(tmp_path: Path, server: Server) -> None:
+    """Libraries read the variable when they are imported, so the engine process has it from its first moment."""
+    with Farm(tmp_path, server, {"HUGGINGFACE_HUB_CACHE": str(tmp_path / "hub")}) as farm:
+        worker = farm.worker()
+        wait_for(worker.ids, 30, farm.logs)
+        variables = Path(f"/proc/{worker.engine_pid()}/environ").read_bytes().split(b"\0")
+    assert f"HF_HUB_CACHE={tmp_path / 'hub'}".encode() in variables
 
 
 def test_a_full_disk_is_one_line(hub: FakeHub, tmp_path: Path) -> None:

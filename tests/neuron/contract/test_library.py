@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from tests.farm import ROOT
 from tests.neuron.contract import stubs
 from tests.neuron.contract.real import LENGTH, ROWS, neuron_config, reference
 from workers.engines.neuron import OptimumNeuron
-from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
+from workers.neuron.artifact import Artifact, parse, read_artifact
 from workers.neuron.cores import Host
 from workers.neuron.double import DeviceDouble
 from workers.neuron.double_tokens import HashTokens
@@ -223,23 +222,6 @@ def test_a_family_without_continuous_batching_is_refused_before_it_is_compiled(t
     reference("mixtral").config.save_pretrained(tmp_path)
     with pytest.raises(StartError, match="without continuous_batching"):
         OptimumNeuron().export(tmp_path, Artifact(2, 64, 2, "bfloat16", 64, True, target="trn1"), None)
-
-
-def test_the_hubs_cache_is_asked_for_this_architecture(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import optimum.neuron.cache.hub_cache as hub_cache
-
-    (exported / "neuron_config.json").unlink()
-    entries = [neuron_config(target="trn1", batch_size=rows).to_dict() for rows in (1, 8)]
-    asked: dict[str, Any] = {}
-
-    def answer(model_id: str, **names: Any) -> list[dict[str, Any]]:
-        asked.update(names, model_id=model_id)
-        return entries
-
-    monkeypatch.setattr(hub_cache, "get_hub_cached_entries", answer)
-    monkeypatch.setitem(os.environ, "CUSTOM_CACHE_REPO", "mine/cache")
-    assert [artifact.batch_size for artifact in OptimumNeuron().cached(exported, Wanted())] == [1, 8]
-    assert asked == {"model_id": str(exported), "task": "text-generation", "cache_repo_id": "mine/cache"}
 
 
 def test_each_example_is_of_a_family_that_the_library_serves() -> None:
