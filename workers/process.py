@@ -171,7 +171,11 @@ class EngineProcess:
         self._status.say(worker=worker, model=card.model, fingerprint=card.fingerprint, lease_s=lease_ms / 1000)
         watching = asyncio.create_task(self._watch(broker, engine, batch, loop))
         said = "Joined" if settings.one_host else "Connected"  # on one host, `Connected` is said once, for all
-        log.info("%s worker=%s model=%s backend=%s batch=%d length=%d", said, worker, card.model, settings.backend, *engine.shape[:2])
+        shape = engine.shape
+        log.info(
+            "%s worker=%s model=%s backend=%s batch=%d length=%d prefill=%dx%d",
+            said, worker, card.model, settings.backend, shape.batch_size, shape.max_length, shape.max_rows, shape.max_bucket,
+        )  # fmt: skip
         loop.taking = not self._outdated
         if self._stopping.is_set():
             loop.drain(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ def assert_whole(farm: Farm, shown: Sequence[Shown], mended: bool = False) -> No
     if not mended:
         faults += [f"{name} {farm.metric(name)}" for name in ("farm_divergences_total", "farm_resubmitted_total") if farm.metric(name)]
     assert not faults, "\n".join([*faults[:10], farm.logs()])
+
+
+def rows_per_prefill(farm: Farm) -> int:
+    """How many rows the farm's engine takes in one prefill, by what its workers say of their shape."""
+    return min(int(rows) for rows in re.findall(r" prefill=(\d+)x", "".join(worker.text() for worker in farm.workers)))
 
 
 def keys_left(farm: Farm) -> set[str]:
