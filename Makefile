@@ -45,7 +45,7 @@ contract-neuron: install
 # Images, for Docker where its daemon answers, else for Podman. TAG names their version.
 TAG ?= 0.1.0
 build = $(if $(shell docker info >/dev/null 2>&1 && echo yes),docker build,BUILDAH_ISOLATION=chroot podman build --network host --format docker)
-.PHONY: image-gateway image-cpu image-neuron image-all compose-test dash-test
+.PHONY: image-gateway image-cpu image-neuron image-gaudi image-all compose-test dash-test
 
 image-gateway:
 	$(build) -t tokenfarm-gateway:$(TAG) -f deploy/images/gateway.Containerfile .
@@ -56,6 +56,11 @@ image-cpu:
 image-neuron:
 	$(build) -t tokenfarm-worker-neuron:$(TAG) -f deploy/images/worker-neuron.Containerfile .
 	$(build) -t tokenfarm-neuron:$(TAG) --build-arg WORKER=tokenfarm-worker-neuron:$(TAG) -f deploy/images/all.Containerfile .
+
+# TAG=tgi-gaudi, as on TGI's page, also makes it the image's own name: docker run … tgi-gaudi --model-id …
+image-gaudi:
+	$(build) -t tokenfarm-worker-gaudi:$(TAG) -f deploy/images/worker-gaudi.Containerfile .
+	$(build) -t tokenfarm-gaudi:$(TAG) $(if $(shell echo $(TAG) | grep '^[a-z]'),-t $(TAG)) --build-arg WORKER=tokenfarm-worker-gaudi:$(TAG) -f deploy/images/all.Containerfile .
 
 image-all: image-cpu
 	$(build) -t tokenfarm:$(TAG) --build-arg WORKER=tokenfarm-worker-cpu:$(TAG) -f deploy/images/all.Containerfile .

@@ -36,8 +36,11 @@ if [ "$(id -u)" = 0 ]; then
   *[!0-9]*) echo "Error: RUN_AS=$user, allowed is the number of a user" >&2; exit 2 ;;
   esac
   # The group of each accelerator's device file may open it. Ports below 1024 stay open to the new user.
-  groups=$(find /dev -maxdepth 2 \( -path '/dev/neuron*' -o -path '/dev/accel/*' \) -type c -exec stat -c %g {} + | sort -un | paste -sd, -)
-  become="setpriv --reuid=$user --regid=$user --groups=$user${groups:+,$groups} --inh-caps=-all,+net_bind_service --ambient-caps=-all,+net_bind_service"
+  groups=$(find /dev -maxdepth 2 \( -path '/dev/neuron*' -o -path '/dev/accel/*' -o -path '/dev/hl*' \) -type c -exec stat -c %g {} + | sort -un | paste -sd, -)
+  caps=+net_bind_service
+  # SYS_NICE is kept where it was given: Gaudi's software places its memory and threads with it.
+  [ $((0x$(sed -n 's/^CapPrm:[[:space:]]*//p' /proc/self/status) >> 23 & 1)) = 0 ] || caps=$caps,+sys_nice
+  become="setpriv --reuid=$user --regid=$user --groups=$user${groups:+,$groups} --inh-caps=-all,$caps --ambient-caps=-all,$caps"
   $become test -w "$HF_HOME" || chown "$user" "$HF_HOME"
 fi
 
