@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
-from tests.neuron.contract.real import LENGTH, ROWS, real_model, reference
+from common.messages import Params
+from tests.neuron.contract.real import LENGTH, ROWS, real_engine, real_model, reference
+from tests.parity.tiny import VOCAB_SIZE
+from workers.engines.base import PrefillRow
 from workers.neuron.double import DeviceDouble, SlotClobbered
 from workers.neuron.graphs import ShapeNotCompiled
+from workers.sampling import Sampler
 
 pytestmark = [pytest.mark.contract_neuron, pytest.mark.filterwarnings("default")]
 
@@ -146,7 +151,27 @@ def test_h14_without_continuous_batching_a_prefill_rewrites_all_rows(tiny: Any) 
     assert device.calls == []
 
 
-def test_h15_the_librarys_token_selector_is_not_needed() -> None:
-    import workers.neuron.engine as engine
+H15_PARAMETERS = {
+    "a top_k of the whole vocabulary": (Params(do_sample=True, top_k=VOCAB_SIZE), TypeError),
+    "sampling without a top_k or top_p": (Params(do_sample=True), ValueError),
+}
 
-    assert "optimum" not in vars(engine)
+
+@pytest.mark.parametrize("name", H15_PARAMETERS)
+def test_h15_the_librarys_token_selector_fails_on_what_users_ask_for(tiny: Any, name: str) -> None:
+    from optimum.neuron.generation import TokenSelector
+
+    params, error = H15_PARAMETERS[name]
+    model, _ = real_model(tiny)
+    config = GenerationConfig(do_sample=True, top_k=params.top_k, top_p=1.0, max_length=LENGTH, eos_token_id=1, pad_token_id=0)
+    with pytest.raises(error):
+        TokenSelector.create(ints([PROMPT]), config, model, LENGTH).select(ints([PROMPT]), torch.zeros(1, VOCAB_SIZE))
+
+
+@pytest.mark.parametrize("name", H15_PARAMETERS)
+def test_h15_our_engine_and_sampler_need_nothing_of_it(tiny: Any, name: str) -> None:
+    params, _ = H15_PARAMETERS[name]
+    engine, _ = real_engine(tiny)
+    row = PrefillRow(0, PROMPT, params=params, seed=7)
+    (picked,) = Sampler(VOCAB_SIZE).pick(engine.prefill(engine.shape.buckets[0], [row]), [row], [None])
+    assert not picked.bad and 0 <= picked.token < VOCAB_SIZE
