@@ -56,7 +56,6 @@ def test_the_validated_line_for_an_8b_model() -> None:
 def test_the_batch_is_a_shape_that_must_be_given() -> None:
     with pytest.raises(StartError, match="--max-batch-size is required on Gaudi"):
         plan(Settings.from_env({"FARM_BACKEND": "gaudi"}), LONG)
-    assert plan(Settings.from_env({"FARM_BACKEND": "gaudi-double"}), LONG).batch_size == 4
 
 
 def test_padding_does_not_count_against_the_users_limits() -> None:

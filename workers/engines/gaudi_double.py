@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from common.config import Settings
 
 LIBRARY = "1.21.2"
+ROWS, LENGTH = 4, 512
+"""When nothing is given: a warm-up that a CPU ends soon."""
 BUSY = "synStatus=26 [Generic failure] Device acquire failed."
 
 
@@ -117,6 +120,11 @@ class GaudiDoubleEngine(SharedColumnEngine):
     def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
         faults = read_faults(Faults, settings.double, prefill_ms=settings.oracle_prefill_ms, step_ms=settings.oracle_step_ms)
         self._salted = settings.oracle_salted
+        if settings.max_batch_size is None:
+            settings = replace(settings, max_batch_size=ROWS)
+        if settings.max_total_tokens is None:
+            tokens = settings.max_batch_prefill_tokens or LENGTH
+            settings = replace(settings, max_total_tokens=LENGTH, max_batch_prefill_tokens=tokens)
         super().__init__(settings, model_path, worker, DoubleLibrary(faults, (lambda: self.worker) if self._salted else str))
 
     def serve(self, decoder: Decoder, plan: Plan) -> None:

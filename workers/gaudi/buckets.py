@@ -28,8 +28,6 @@ PREFILL_TOKENS = 4096
 BLOCK = 128
 """Columns of a block of keys and values; vLLM counts the blocks of all rows together."""
 
-DOUBLE_BATCH_SIZE = 4
-
 
 class Plan(NamedTuple):
     """`prefills` fit the budget and hold any prompt of up to `max_input` tokens; `columns` end with `max_length`. In tokens."""
@@ -115,8 +113,6 @@ def plan(settings: Settings, max_positions: int) -> Plan:
 def _batch_size(settings: Settings) -> int:
     if settings.max_batch_size is not None:
         return settings.max_batch_size
-    if settings.backend.endswith("-double"):
-        return DOUBLE_BATCH_SIZE
     raise StartError("--max-batch-size is required on Gaudi: the rows of the batch, a static shape, for example --max-batch-size 8")
 
 
