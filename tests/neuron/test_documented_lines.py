@@ -1,15 +1,11 @@
 """Every `docker run` line of TGI's Neuron page: its arguments and variables start `tokenfarm serve` with the right shapes.
 
-What stands before the image's name (ports, volumes, devices) is not ours; `-e` and what follows the image is. `/data` is a
-folder here, the hub is one on this machine, the chip is the double.
+`/data` is a folder here.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,9 @@ import pytest
 
 from tests.neuron.doubles import exported
 from tests.parity.tiny import tiny_model
-from tests.start.farm import Run, page, tokenfarm
-from tests.workers.fake_hub import FakeHub
+from tests.start import documented
+from tests.start.documented import hub
+from tests.start.farm import Run, tokenfarm
 from workers.engines.oracle import N_WORDS, write_model
 
 pytestmark = pytest.mark.contract_neuron
@@ -27,26 +24,8 @@ COMMON = "-p 8080:80 -v $(pwd)/data:/data --privileged -e HF_TOKEN=${HF_TOKEN}"
 IMAGE = "ghcr.io/huggingface/text-generation-inference:<VERSION>-neuron"
 
 
-@contextmanager
-def served(line: str, **env: str) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Starts what the line says; gives the process and its /info once it can serve."""
-    before, _, after = line.partition(IMAGE)
-    given = dict(pair.replace('"', "").split("=", 1) for pair in re.findall(r"-e (\S+)", before))
-    given["HF_TOKEN"] = "hf_member"
-    run = tokenfarm("serve", *after.split(), FARM_BACKEND="neuron-double", PORT="0", **{**given, **env})
-    try:
-        url = run.says("Connected: ").partition("Connected: ")[2].split()[0]
-        yield run, json.loads(page(f"{url}/info"))
-    finally:
-        run.close()
-
-
-@contextmanager
-def hub(model_id: str, folder: Path) -> Iterator[dict[str, str]]:
-    """A hub with this model; what a process needs to ask it."""
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with FakeHub(model_id, files, gated=True).running() as running:
-        yield {"HF_ENDPOINT": running.url, "HF_HOME": str(folder.parent / "hub")}
+def served(line: str, **env: str) -> AbstractContextManager[tuple[Run, dict[str, Any]]]:
+    return documented.served(line, IMAGE, FARM_BACKEND="neuron-double", **env)
 
 
 def test_a_standard_model_of_the_hub(tmp_path: Path) -> None:
