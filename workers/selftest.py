@@ -17,11 +17,12 @@ from common.errors import DeviceLost, StartError
 from workers.engines import create
 from workers.engines.base import Engine
 from workers.hub import hub_environment
-from workers.selftest_drive import Drive, reference_agreement
+from workers.selftest_drive import Drive, graph_agreement, reference_agreement
 from workers.weights import local_path
 
 REPORT = "tokenfarm-selftest.json"
 SOAK_S = 60.0
+SOAK_REQUESTS = 200
 LEAST_AGREEMENT = 0.99
 """Share of greedy tokens that the CPU finds best, or as good within rounding."""
 
@@ -42,7 +43,10 @@ class Report:
     warm_up_s: float = 0.0
     n_shapes: int = 0
     cpu_agreement: float | None = None
+    graphs_agree: bool | None = None
     n_rounds: int = 0
+    n_requests: int = 0
+    n_unwarmed: int = 0
     tokens_per_s: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
@@ -74,17 +78,22 @@ def _check(engine: Engine, folder: Path, report: Report, soak_s: float) -> None:
     report.cpu_agreement = reference_agreement(drive, folder)
     if report.cpu_agreement is not None and report.cpu_agreement < LEAST_AGREEMENT:
         report.failures.append(f"only {report.cpu_agreement:.1%} of the tokens are those of the CPU")
+    report.graphs_agree = graph_agreement(drive, engine)
+    if report.graphs_agree is False:
+        report.failures.append("captured steps and uncaptured ones give different tokens")
     started_s = monotonic()
-    while monotonic() - started_s < soak_s or not report.n_rounds:
+    while monotonic() - started_s < soak_s or not report.n_rounds or (soak_s and report.n_requests < SOAK_REQUESTS):
         report.failures += drive.round(report.n_rounds)
         report.n_rounds += 1
+        report.n_requests += engine.shape.batch_size
         if report.failures:
             break
     report.prefill_ms, report.decode_ms = drive.prefill_ms, drive.decode_ms
     report.tokens_per_s = round(drive.n_tokens / drive.busy_s, 1)
     report.memory_bytes = getattr(engine, "device_memory", dict)()
-    if n_unwarmed := engine.ledger.take_unwarmed():
-        report.failures.append(f"{n_unwarmed} shapes were not warmed")
+    report.n_unwarmed = engine.ledger.take_unwarmed()
+    if report.n_unwarmed:
+        report.failures.append(f"{report.n_unwarmed} shapes were not warmed")
 
 
 def main(settings: Settings) -> int:
