@@ -68,8 +68,3 @@ def _config(folder: Path, family: str) -> Path:
     config: dict[str, Any] = dict(zip(names, SIZES[family], strict=True))
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-def test_the_image_is_of_the_python_and_the_extra_that_the_library_wants() -> None:
-    text = (ROOT / "deploy/images/worker-neuron.Containerfile").read_text()
-    assert "python:3.11" in text and "requirements.py neuron" in text and "FARM_BACKEND=neuron" in text
