@@ -76,6 +76,16 @@ def test_under_another_user_it_starts_too(data: Path) -> None:
     assert data.stat().st_uid == 0 and not list(data.iterdir())
 
 
+def test_sys_nice_is_kept_where_it_was_given() -> None:
+    """Gaudi's software wants it; nobody else gets it."""
+    code = (
+        "import pathlib; print({int(line.split()[1], 16) >> 23 & 1 for line in pathlib.Path('/proc/1/status').open() if 'CapEff' in line})"
+    )
+    for given in (True, False):
+        with container((*ORACLE, *(("--cap-add=sys_nice",) if given else ()))) as (name, _):
+            assert engine("exec", name, "python3", "-c", code).strip() == f"{{{int(given)}}}"
+
+
 def test_sagemaker() -> None:
     options = (*ORACLE, "-e", "HF_MODEL_ID=org/name", "-e", "HF_MODEL_REVISION=r1", "-e", "SM_NUM_GPUS=1")
     with container(options, ("serve",), 8080) as (_, url):
