@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis import Redis
 
+from common.config import Settings
 from tests.chaos.streams import Shown
 from tests.farm import Farm
+from workers.engines import create
 
 
 async def soon(condition: Callable[[], Any], timeout_s: float = 15) -> None:
@@ -28,8 +29,10 @@ def assert_whole(farm: Farm, shown: Sequence[Shown], mended: bool = False) -> No
 
 
 def rows_per_prefill(farm: Farm) -> int:
-    """How many rows the farm's engine takes in one prefill, by what its workers say of their shape."""
-    return min(int(rows) for rows in re.findall(r" prefill=(\d+)x", "".join(worker.text() for worker in farm.workers)))
+    """How many rows the farm's engine takes in one prefill: what a batch costs to fill, and a takeover, grows as this shrinks."""
+    engine = create(Settings.from_env(farm.env), farm.env["MODEL_ID"], "")
+    engine.load(lambda _what, _done: None)
+    return engine.shape.max_rows
 
 
 def keys_left(farm: Farm) -> set[str]:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.chaos.checks import assert_whole
+from tests.chaos.checks import assert_whole, rows_per_prefill
 from tests.chaos.streams import streams
 from tests.farm import Farm
 from workers.engines.oracle import DEADLY, FAULTY, HANGING, NOT_A_NUMBER
@@ -23,15 +23,18 @@ async def post(url: str, word: int, timeout_s: float = 90) -> httpx.Response:
 
 
 async def test_one_poison_among_many_on_one_worker(farm: Farm) -> None:
+    """Twice the batch less one, of a batch that eight prefills fill."""
+    n_rows = 8 * rows_per_prefill(farm)
+    n_streams = 2 * n_rows - 1
     url = farm.gateway()
-    farm.worker(MAX_BATCH_SIZE="32", FARM_ORACLE_STEP_MS="40")
+    farm.worker(MAX_BATCH_SIZE=str(n_rows), FARM_ORACLE_STEP_MS="40")
     farm.wait_ready()
     started_s = time.monotonic()
-    shown = await streams(url, range(63), 150)
+    shown = await streams(url, range(n_streams), 150)
     without_s = time.monotonic() - started_s
     assert_whole(farm, shown)
     started_s = time.monotonic()
-    running = asyncio.create_task(streams(url, range(100, 163), 150))
+    running = asyncio.create_task(streams(url, range(100, 100 + n_streams), 150))
     await asyncio.sleep(1)
     guilty = asyncio.create_task(post(url, DEADLY))
     assert_whole(farm, await running)
