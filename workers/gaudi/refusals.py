@@ -51,8 +51,6 @@ def require_supported(settings: Settings) -> None:
     if settings.quant_config or settings.quantize:
         given = f"QUANT_CONFIG={settings.quant_config}" if settings.quant_config else f"--quantize {settings.quantize}"
         raise StartError(f"{given}: FP8 and other quantized weights are not built yet on Gaudi; serve the checkpoint in bfloat16")
-    if settings.dtype == "float32":
-        log.warning("DTYPE=float32 takes twice the memory of bfloat16 and more than twice the time on Gaudi")
 
 
 def require_plain_weights(model_id: str, config: Mapping[str, Any]) -> None:
