@@ -34,13 +34,22 @@ long = parity chaos soak clients fresh contract-neuron contract-gaudi
 present = $(foreach name,$(long),$(if $(shell grep -rlE "pytest.mark.$(subst -,_,$(name))\b" tests --include=*.py),$(name)))
 .PHONY: $(long) bench
 
-$(filter-out contract-neuron,$(long)): install
+$(filter-out parity contract-%,$(long)): install
 	$(py) -m pytest -m $(subst -,_,$@) --timeout 3600
 
-# The real optimum-neuron lies before the packages of .venv: it needs another transformers.
+# Tries every model type, and writes the tables of those that gave the tokens of transformers.
+parity: install
+	$(py) -m pytest -m parity --timeout 3600
+	$(py) -m tests.parity.run
+	PYTHONPATH=$$($(py) -m tests.gaudi.environment) $(py) -m tests.gaudi.contract.ways
+
+# The real optimum-neuron and optimum-habana lie before the packages of .venv: each needs another transformers.
 contract-neuron: install
 	PYTHONPATH=$$($(py) -m tests.neuron.environment) $(py) -m pytest -m contract_neuron tests/neuron/contract
 	$(py) -m pytest -m contract_neuron tests/neuron --ignore tests/neuron/contract
+
+contract-gaudi: install
+	PYTHONPATH=$$($(py) -m tests.gaudi.environment) $(py) -m pytest -m contract_gaudi --timeout 300 tests/gaudi/contract
 
 # Images, for Docker where its daemon answers, else for Podman. TAG names their version.
 TAG ?= 0.1.0

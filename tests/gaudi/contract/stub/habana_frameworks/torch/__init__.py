@@ -1,0 +1,1 @@
+from habana_frameworks.torch import core, hpu  # noqa: F401
