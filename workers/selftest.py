@@ -75,7 +75,7 @@ def selftest(settings: Settings, folder: Path, soak_s: float | None = None) -> R
 def _check(engine: Engine, folder: Path, report: Report, soak_s: float) -> None:
     drive = Drive(engine)
     drive.every_length()
-    report.cpu_agreement = reference_agreement(drive, folder)
+    report.cpu_agreement = reference_agreement(drive, engine, folder)
     if report.cpu_agreement is not None and report.cpu_agreement < LEAST_AGREEMENT:
         report.failures.append(f"only {report.cpu_agreement:.1%} of the tokens are those of the CPU")
     report.graphs_agree = graph_agreement(drive, engine)

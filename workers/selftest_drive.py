@@ -9,19 +9,16 @@ from time import monotonic
 from typing import TypeVar
 
 import numpy as np
-import torch
 
 from common.shapes import smallest_bucket
 from workers.engines.base import DecodeRow, Engine, PrefillRow, Step
-from workers.plain_model import plain_model
+from workers.selftest_reference import Text, good, good_elsewhere
 
 T = TypeVar("T")
 
 N_NEW = 16
 N_PROMPTS = 4
 LONGEST_PROMPT = 64
-ROUNDING = 0.5
-"""Logits this close are equal in bfloat16; either token is right."""
 
 
 class Drive:
@@ -99,20 +96,16 @@ class Drive:
         return result, round(seconds * 1000, 3)
 
 
-@torch.inference_mode()
-def reference_agreement(drive: Drive, folder: Path) -> float | None:
+def reference_agreement(drive: Drive, engine: Engine, folder: Path) -> float | None:
     """Share of greedy tokens that a stock model on the CPU would take too, given the same text before; None without plain weights."""
     if not any(folder.glob("*.safetensors")):
         return None
-    model = plain_model(folder)
     rng = random.Random(0)
-    agreed: list[float] = []
+    texts: list[Text] = []
     for _ in range(N_PROMPTS):
         prompt = drive.prompt(rng, drive.length(rng))
-        for text in sorted(set(map(tuple, drive.staggered(prompt)))):
-            logits = model(input_ids=torch.tensor([[*prompt, *(max(0, token) for token in text)]])).logits[0, len(prompt) - 1 : -1]
-            chosen = logits.gather(1, torch.tensor(text).clamp(min=0)[:, None])[:, 0]
-            agreed += (logits.max(1).values - chosen <= ROUNDING).float().tolist()
+        texts += [Text(prompt, tokens) for tokens in sorted(set(map(tuple, drive.staggered(prompt))))]
+    agreed = good_elsewhere(folder, texts) if getattr(engine, "replaces_transformers", False) else good(folder, texts)
     return sum(agreed) / len(agreed)
 
 

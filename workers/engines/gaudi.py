@@ -130,6 +130,8 @@ class OptimumHabana:
 class GaudiEngine(SharedColumnEngine):
     """An engine on a Gaudi card."""
 
+    replaces_transformers = True
+
     def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
         super().__init__(settings, model_path, worker, OptimumHabana(settings.use_flash_attention, settings.flash_attention_recompute))
 
