@@ -16,7 +16,7 @@ from redis import Redis
 
 from tests.chaos.checks import soon
 from tests.chaos.streams import PROMPT, Shown, client, streams
-from tests.farm import Farm, wait_for
+from tests.farm import Farm
 
 pytestmark = [pytest.mark.anyio, pytest.mark.chaos]
 
@@ -107,9 +107,8 @@ async def test_nobody_sees_what_another_key_asked_for(farm: Farm, tmp_path: Path
     farm.env["FARM_API_KEYS_FILE"] = str(tmp_path / "keys")
     url = farm.gateway()
     farm.worker()
-    await asyncio.to_thread(wait_for, lambda: len(farm.worker_ids()) == 1, 30)
+    await asyncio.to_thread(farm.wait_ready)
     ann, bob = ({"Authorization": f"Bearer secret-{name}"} for name in "ab")
-    await soon(lambda: httpx.get(f"{url}/health").status_code == 200)
     async with client() as http:
         got = await read_some(http, url, body(5, 60), {"x-farm-resume": "1", **ann}, 10)
         stolen = await http.post(f"{url}/generate_stream", json=body(5, 60), headers={"Last-Event-ID": got[-1][0], **bob})
