@@ -70,6 +70,16 @@ def test_a_shape_that_was_not_warmed_is_refused() -> None:
         engine.decode([DecodeRow(0, 6, 1)])
 
 
+def test_a_row_released_after_its_step_was_planned_leaves_nothing_behind() -> None:
+    engine = engine_over()
+    bucket = engine.shape.buckets[0]
+    for _ in range(2 * LENGTH):
+        engine.prefill(bucket, [PrefillRow(1, [5, 6])])
+        engine.release(1)
+        engine.decode([DecodeRow(1, 7, 2)])
+    assert engine._columns.live == 0
+
+
 def test_a_token_that_the_model_lacks_is_its_rows_fault_alone() -> None:
     engine = engine_over()
     bucket = next(pair for pair in engine.shape.buckets if pair.rows > 1)

@@ -112,7 +112,7 @@ class DoubleLibrary:
 
 class GaudiDoubleEngine(SharedColumnEngine):
     """For tests, and for a look on any machine: `make run BACKEND=gaudi-double`. Without weights it speaks as the oracle does:
-    the oracle's times, salt and special words count here too.
+    the oracle's times, salt and special words count here too, the times only while it serves.
     """
 
     _library: DoubleLibrary
@@ -128,12 +128,13 @@ class GaudiDoubleEngine(SharedColumnEngine):
         super().__init__(settings, model_path, worker, DoubleLibrary(faults, (lambda: self.worker) if self._salted else str))
 
     def serve(self, decoder: Decoder, plan: Plan) -> None:
-        super().serve(decoder, plan)
+        with self._library.hurried():
+            super().serve(decoder, plan)
         self._speaks_as_oracle = self.precision == HASHED
         self.capabilities = self.capabilities._replace(reproducible=self._speaks_as_oracle and not self._salted)
 
     def warm_up(self, progress: Progress) -> None:
-        """Takes no time: latencies are those of serving. Afterwards the card refuses to compile."""
+        """Afterwards the card refuses to compile."""
         with self._library.hurried():
             super().warm_up(progress)
         self._library.double.serving = not self.cold

@@ -33,6 +33,10 @@ class Columns:
         """How many columns the longest row needs."""
         return int(self._mask.sum(1).max())
 
+    def holds(self, slot: int) -> bool:
+        """Whether this row has tokens."""
+        return bool(self._mask[slot].any())
+
     def release(self, slot: int) -> None:
         """Forgets a row; with the last one the batch starts over at column 0."""
         self._mask[slot] = 0

@@ -112,12 +112,15 @@ class SharedColumnEngine:
 
     @torch.inference_mode()
     def decode(self, rows: Sequence[DecodeRow]) -> Step:
-        """One step of the whole batch, in the order of `rows`. A row whose token the model lacks gets NaN."""
+        """One step of the whole batch, in the order of `rows`. A row whose token the model lacks gets NaN.
+
+        A row that was released after the step was planned is computed as a free one: nobody reads what it gives.
+        """
         assert len({row.slot for row in rows}) == len(rows), "every row exactly once"
         if self._columns.wants_compaction():
             self.compact()
         known = [row if 0 <= row.token < self.vocab_size else row._replace(token=PAD) for row in rows]
-        logits = self._step(known)
+        logits = self._step([row for row in known if self._columns.holds(row.slot)])
         for row, as_known in zip(rows, known, strict=True):
             if row is not as_known:
                 logits[row.slot] = float("nan")
