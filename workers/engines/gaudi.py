@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+os.environ.setdefault("PT_HPU_LAZY_MODE", "1")  # without it torch imports the bridge by itself, before its other variables are known
+
 import torch
 
 from common.errors import StartError
