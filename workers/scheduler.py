@@ -77,6 +77,7 @@ def next_call(fresh: Sequence[Fresh], active: int, share: float, shape: Shape, k
 
 
 def _pack(fresh: Sequence[Fresh], shape: Shape, waste_max: float) -> Prefill:
+    """Rows join the head unless alone they would take a length so much shorter that joining wastes more than `waste_max`."""
     head = fresh[0]
     group = [head]
     bucket = smallest_bucket([head.length], shape)
@@ -84,7 +85,8 @@ def _pack(fresh: Sequence[Fresh], shape: Shape, waste_max: float) -> Prefill:
     for row in fresh[1:]:
         lengths = [r.length for r in (*group, row)]
         wider = smallest_bucket(lengths, shape)
-        if wider is None or wider.length > bucket.length or row.length < (1 - waste_max) * bucket.length:
+        alone = smallest_bucket([row.length], shape)
+        if wider is None or alone is None or wider.length > bucket.length or alone.length < (1 - waste_max) * bucket.length:
             continue
         group.append(row)
         bucket = wider

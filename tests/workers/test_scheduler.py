@@ -40,6 +40,12 @@ def test_the_head_fixes_the_length_and_others_join_while_padding_is_small() -> N
     assert next_call(rows[:1], 0, 0.0, SHAPE, KNOBS) == Prefill(Bucket(1, 64), (0,))
 
 
+def test_rows_that_would_take_the_same_length_alone_share_a_prefill() -> None:
+    """Rows of 20 take 64 columns either way: padding is no reason to compute them one after the other."""
+    rows = [Fresh(0, 20), Fresh(1, 17), Fresh(2, 64)]
+    assert next_call(rows, 0, 0.0, SHAPE, KNOBS) == Prefill(Bucket(4, 64), (0, 1, 2))
+
+
 def test_running_rows_are_not_starved_by_prefill() -> None:
     assert next_call([Fresh(0, 10)], 3, 0.41, SHAPE, KNOBS) == Decode()
     assert next_call([Fresh(0, 10)], 0, 0.41, SHAPE, KNOBS) == Prefill(Bucket(1, 16), (0,))
