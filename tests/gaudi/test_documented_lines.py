@@ -128,7 +128,7 @@ def test_a_vision_model(folder: Path) -> None:
     write_config(folder, model_type="llava_next", architectures=["LlavaNextForConditionalGeneration"])
     code, said = refused(VISION, folder)
     assert code == 2
-    assert "the Gaudi engine does not serve this model: model type 'llava_next' is part J: images; supported model types: " in said
+    assert "the Gaudi engine does not serve this model: model type 'llava_next': images are not served yet; supported model types: " in said
 
 
 def test_the_shapes_of_the_vision_line(folder: Path, asks_hub: dict[str, str]) -> None:

@@ -56,7 +56,7 @@ class OptimumHabana:
         hpu.current_device()
         return str(hpu.get_device_name()).lower()
 
-    def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
+    def load(self, folder: Path, way: str, dtype: torch.dtype) -> Decoder:
         """The folder is a local one: given a hub id the library asks the hub even when it is told to be offline."""
         from habana_frameworks.torch.core import hpu_set_env
 

@@ -63,7 +63,7 @@ class DoubleLibrary:
             raise RuntimeError(BUSY)
         return self.faults.generation
 
-    def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
+    def load(self, folder: Path, way: str, dtype: torch.dtype) -> Decoder:
         torch.set_num_threads(1)  # one-token passes are too small to share, and others need the cores
         if n_weights(folder):
             from workers.gaudi.stock import StockDecoder  # 1.5 s that a double without weights can do without

@@ -69,7 +69,7 @@ class SharedColumnEngine:
     def serve(self, decoder: Decoder, plan: Plan) -> None:
         """Takes a loaded model and lays out the cache that the plan wants."""
         self.plan = plan
-        self._cuts, self.trims = decoder.cuts, decoder.trims
+        self._cuts, self.trims, self.fused = decoder.cuts, decoder.trims, decoder.fused
         self.vocab_size = decoder.vocab_size
         graphs = self._settings.enable_hpu_graph
         self._prefill: Callable[..., Any] = decoder.prefill
@@ -88,7 +88,7 @@ class SharedColumnEngine:
             self.cold = True
             return
         started_s = time()
-        self._use(Warmup(self, self.plan, self._library, self._settings, self._folder).run(progress))
+        self._use(Warmup(self, self.plan, self._library, self._folder).run(progress))
         self._n_compilations = self._library.n_compilations()
         report_recipes(self._settings, self._folder, started_s, self._n_compilations)
         self.ledger.serving = True

@@ -19,6 +19,7 @@ class HabanaDecoder:
         asked = {name: value for name, value in flags.items() if name in known}
         self.cuts = "cache_idx" in known
         self.trims = "trim_logits" in known
+        self.fused = asked.get("use_flash_attention", False)
         self.prefill = Prefill(model, asked | ({"trim_logits": True} if self.trims else {}))
         self.decode = Decode(model, asked | ({"first_token": False} if "first_token" in known else {}))
         self.vocab_size = int(model.config.vocab_size)

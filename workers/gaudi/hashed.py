@@ -25,6 +25,7 @@ class HashedDecoder:
 
     cuts = True
     trims = True
+    fused = True
 
     def __init__(self, next_token: NextToken, vocab_size: int) -> None:
         self.prefill = Prefill(next_token)

@@ -39,12 +39,13 @@ class Decoder(Protocol):
     `decode(ids [B, 1], mask [B, T], positions [B, 1], token_idx [], keys and values, n_columns)` → logits `[B, vocab]`; writes column
     `token_idx - 1` of every row in place and looks at the columns below `n_columns` (None: all T) whose mask is 1.
     All are int64 but the logits and the cache. `cuts`: whether `n_columns` may be a number. `trims`: whether a prefill computes
-    logits of the last column only.
+    logits of the last column only. `fused`: whether attention holds no scores.
     """
 
     vocab_size: int
     cuts: bool
     trims: bool
+    fused: bool
 
     @property
     def prefill(self) -> torch.nn.Module: ...
@@ -69,7 +70,7 @@ class Library(Protocol):
     def acquire(self) -> str:
         """Takes the card of this process; its generation: gaudi, gaudi2 or gaudi3. Raises `RuntimeError` in the words of the driver."""
 
-    def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
+    def load(self, folder: Path, way: str, dtype: torch.dtype) -> Decoder:
         """Reads the weights onto the card; `way` is that of the model's row in the table: habana or stock."""
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

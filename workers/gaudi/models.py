@@ -99,7 +99,7 @@ def _reason_against(model_type: str, config: Mapping[str, Any]) -> str | None:
     if row is None:
         return f"model type {model_type!r} has not passed the parity test"
     if row.way not in (HABANA, STOCK):
-        return f"model type {model_type!r} is {row.way}: {row.reason}"
+        return f"model type {model_type!r}: {row.reason}" if row.way == VISION else f"model type {model_type!r} is {row.way}: {row.reason}"
     if config.get("alibi"):
         return "its ALiBi positions have not passed the parity test"
     if _scaling(config) in CHANGES_WITH_LENGTH:

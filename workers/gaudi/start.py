@@ -50,7 +50,7 @@ def open_decoder(settings: Settings, folder: Path, library: Library, progress: P
     log.info("Loading on %s, %s, %s", generation, card, wanted)
     progress("weights", 0.0)
     try:
-        decoder = library.load(folder, way, dtype, wanted.max_length)
+        decoder = library.load(folder, way, dtype)
     except (RuntimeError, ValueError) as error:
         refusal = load_failure(error, settings.model_id)
         if refusal is None:

@@ -17,6 +17,7 @@ class StockDecoder:
 
     cuts = True
     trims = True
+    fused = False
 
     def __init__(self, model: Any) -> None:
         self.prefill = Prefill(model)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from common.errors import StartError
 from common.shapes import Bucket
@@ -16,9 +16,6 @@ from workers.gaudi.library import Library
 from workers.gaudi.memory import fits, prefill_bytes
 from workers.gaudi.refusals import OUT_OF_MEMORY, is_out_of_memory
 from workers.model_files import read_json
-
-if TYPE_CHECKING:
-    from common.config import Settings
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +34,7 @@ class Warmed(Protocol):
 
     precision_bytes: int
     trims: bool
+    fused: bool
 
     @property
     def columns(self) -> tuple[int | None, ...]: ...
@@ -51,11 +49,10 @@ class Warmed(Protocol):
 class Warmup:
     """One warm-up: the largest prefill that memory allows, the other prefills from small to large, the steps, compaction, scrubbing."""
 
-    def __init__(self, engine: Warmed, plan: Plan, library: Library, settings: Settings, folder: Path) -> None:
+    def __init__(self, engine: Warmed, plan: Plan, library: Library, folder: Path) -> None:
         self._engine = engine
         self._plan = plan
         self._library = library
-        self._settings = settings
         self._config = read_json(folder, "config.json")
         self._n_shapes = 0
 
@@ -124,8 +121,8 @@ class Warmup:
         yield from (pair for pair in ascending if pair != largest)
 
     def _fits(self, pair: Bucket) -> bool:
-        flash, engine = self._settings.use_flash_attention, self._engine
-        needed = prefill_bytes(self._config, pair, engine.precision_bytes, flash, engine.trims)
+        engine = self._engine
+        needed = prefill_bytes(self._config, pair, engine.precision_bytes, engine.fused, engine.trims)
         return fits(needed, self._library.memory())
 
     def _leave_out(self, pair: Bucket, why: str) -> None:

@@ -45,9 +45,9 @@ class OnStub(OptimumHabana):
         new_card()
         return generation
 
-    def load(self, folder: Path, way: str, dtype: torch.dtype, max_length: int) -> Decoder:
+    def load(self, folder: Path, way: str, dtype: torch.dtype) -> Decoder:
         host.install()
-        decoder: Any = super().load(folder, way, dtype, max_length)
+        decoder: Any = super().load(folder, way, dtype)
         if way == "habana":
             _rotate_on_cpu("mistral")
             _rotate_on_cpu("mixtral")
@@ -78,7 +78,7 @@ def engine_over(folder: Path, way: str, library: OnStub, **env: str) -> SharedCo
     """A warmed engine over the model of `folder`, whatever the table says of its way."""
     engine = SharedColumnEngine(settings(**env), str(folder), "test", library)
     new_card()
-    engine.serve(library.load(folder, way, torch.float32, LENGTH), plan(engine._settings, LENGTH))
+    engine.serve(library.load(folder, way, torch.float32), plan(engine._settings, LENGTH))
     return warmed(engine)
 
 

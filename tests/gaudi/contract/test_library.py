@@ -28,7 +28,7 @@ PROMPT = [5, 6, 7]
 
 def loaded(folder: Path, name: str) -> Any:
     new_card()
-    return OnStub().load(folder / name, "habana", torch.float32, LENGTH)
+    return OnStub().load(folder / name, "habana", torch.float32)
 
 
 def inner(decoder: Any) -> Any:
@@ -91,7 +91,7 @@ def test_classes_are_replaced_in_the_whole_process(folder: Path) -> None:
     assert (type(inner(decoder)).__name__, type(inner(decoder).model).__name__) == ("GaudiLlamaForCausalLM", "GaudiLlamaModel")
     assert isinstance(inner(decoder).generation_config, GaudiGenerationConfig)
     with pytest.raises(AssertionError, match="GaudiLlamaForCausalLM of way stock"):
-        OnStub().load(folder / "llama", "stock", torch.float32, LENGTH)
+        OnStub().load(folder / "llama", "stock", torch.float32)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "deepseek_v3"])
