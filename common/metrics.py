@@ -102,6 +102,8 @@ class WorkerMetrics:
         self.nan_rows = Counter("farm_nan_rows_total", "Rows whose logits were not finite", registry=r)
         self.unjournaled_steps = Gauge("farm_unjournaled_steps", "Steps computed and not yet in the journal", registry=r)
         self.equal_runs = Counter("farm_equal_token_runs_total", "Rows that gave one token 64 times in a row", registry=r)
+        self.start_progress = Gauge("farm_start_progress", "What part of its present step the start has done; 1 once it serves", registry=r)
+        self.start_heartbeat = Gauge("farm_start_heartbeat_seconds", "When the start last showed life, in seconds since 1970", registry=r)
         self.fenced = Counter("farm_fenced_total", "Times this worker had lost its lease", registry=r)
 
 

@@ -34,6 +34,7 @@ from workers.emitter import Emitter
 from workers.engines import check_backend, create
 from workers.engines.base import Engine, artifact_of
 from workers.engines.oracle import write_model
+from workers.heartbeat import heartbeat
 from workers.intake import Intake
 from workers.journal import Fenced, Journal
 from workers.load import Load
@@ -64,6 +65,7 @@ class Status:
         self._fd = fd
         self._last_s = monotonic()
         self.worst_gap_s = 0.0
+        self.doing = ("starting", 0.0)
 
     def say(self, **words: object) -> None:
         if self._fd is not None:
@@ -75,6 +77,7 @@ class Status:
         now_s = monotonic()
         self.worst_gap_s = max(self.worst_gap_s, now_s - self._last_s)
         self._last_s = now_s
+        self.doing = (what, done)
         self.say(what=what, done=round(done, 4))
 
 
@@ -97,7 +100,8 @@ class EngineProcess:
     async def run(self) -> None:
         """Serves until drained; raises `StartError` when it cannot start."""
         await self._page.open(self._settings)
-        engine, card = await self._start()
+        async with heartbeat(lambda: self._status.doing, self._metrics):
+            engine, card = await self._start()
         self._metrics.max_total_tokens.set(engine.shape.batch_size * engine.shape.max_length)
         url = self._settings.broker_url
         cell = Cell(self._settings.farm, card.model, card.fingerprint)
@@ -146,7 +150,8 @@ class EngineProcess:
     async def _serve(self, engine: Engine, broker: Broker, bell: Broker, emitter: Emitter, sampler: Sampler, card: Card) -> None:
         settings = self._settings
         engine.worker = worker = f"{settings.worker_name or socket.gethostname()}-{token_hex(4)}"
-        warm_lease_s = max(settings.lease_s, DEVICE_CALLS_PER_LEASE * self._status.worst_gap_s)
+        longest_call_s = getattr(engine, "slowest_call_s", self._status.worst_gap_s)
+        warm_lease_s = max(settings.lease_s, DEVICE_CALLS_PER_LEASE * longest_call_s)
         lease_ms = int(1000 * (settings.compile_lease_s if engine.cold else warm_lease_s))
         lanes = [length for length in settings.lanes or (engine.shape.max_length,) if length <= engine.shape.max_length]
         batch = Batch(engine, self._device, sampler, settings.exact_max_tokens, self._metrics)

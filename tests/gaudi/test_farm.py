@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 
 import httpx
 import pytest
+from redis import Redis
 
-from tests.farm import Farm
+from tests.farm import Farm, wait_for
 from tests.neuron.test_farm import continued, streams
+from tests.servers import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -88,9 +92,33 @@ async def test_nan_ends_one_request_and_scrubs_its_slot(farm: Farm) -> None:
 
 
 @pytest.mark.contract_gaudi
+def test_a_warm_up_shows_life_and_makes_no_long_lease(farm: Farm) -> None:
+    url = farm.gateway()
+    few_shapes = {"MAX_BATCH_SIZE": "1", "MAX_INPUT_TOKENS": "128"}
+    worker = farm.worker(FARM_DOUBLE="compile_ms=1000", FARM_METRICS_PORT=str(port := free_port()), FARM_LEASE_S="1", **few_shapes)
+
+    def seen(name: str) -> float:
+        with suppress(httpx.TransportError):
+            lines = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text.splitlines()
+            return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+        return 0.0
+
+    wait_for(lambda: 0 < seen("farm_start_progress") < 1, 20, farm.logs)
+    first_s = seen("farm_start_heartbeat_seconds")
+    wait_for(lambda: seen("farm_start_heartbeat_seconds") > first_s, 5, farm.logs)
+    assert (httpx.get(f"{url}/health", trust_env=False).status_code, worker.ids()) == (503, [])
+    farm.wait_ready()
+    assert seen("farm_start_progress") == 1.0
+    redis = Redis.from_url(farm.server.url)
+    (workers,) = redis.keys("*}workers")
+    ((_, until_ms),) = redis.zrange(workers, 0, -1, withscores=True)
+    assert until_ms / 1000 - time.time() < 5, "three calls of what was compiled, not of what compiled"
+
+
+@pytest.mark.contract_gaudi
 async def test_a_cold_worker_serves_at_once(farm: Farm) -> None:
     url = farm.gateway()
-    farm.worker(VLLM_SKIP_WARMUP="true")
+    farm.worker(VLLM_SKIP_WARMUP="true", FARM_DOUBLE="compile_ms=300")
     farm.wait_ready()
     assert await streams(url, PROMPTS) == [continued(prompt) for prompt in PROMPTS]
     assert "Warmed" not in farm.workers[0].text()

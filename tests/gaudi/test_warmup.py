@@ -85,3 +85,9 @@ def test_a_cold_engine_serves_at_once_and_compiles_on_demand() -> None:
     assert len(job.tokens) == 4
     assert card_of(engine).n_compilations > before
     assert engine.ledger.n_unwarmed == 0
+
+
+def test_how_long_a_call_takes_is_measured_without_its_compilation() -> None:
+    """A lease is made of it: minutes of compiling would let a lost worker's streams wait for minutes."""
+    engine = engine_over(faults=Faults(compile_ms=100), MAX_INPUT_TOKENS="8")
+    assert 0 < engine.slowest_call_s < 0.1

@@ -41,7 +41,7 @@ class DoubleLibrary:
 
     def __init__(self, faults: Faults = Faults(), salt: Callable[[], str] = str) -> None:  # noqa: B008
         self.faults = faults
-        self.double = CardDouble(faults.memory_mb * 2**20, faults.token_kb * 2**10)
+        self.double = CardDouble(faults.memory_mb * 2**20, faults.token_kb * 2**10, compile_s=faults.compile_ms / 1000)
         self.env: dict[str, str] = {}
         self._salt = salt
         self._n_acquired = 0

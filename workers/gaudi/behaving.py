@@ -19,6 +19,7 @@ class Faults:
 
     prefill_ms: float = 0.0
     step_ms: float = 0.0
+    compile_ms: float = 0.0  # for each graph and recipe, warm-up included
     fail_at: int = NEVER
     nan_at: int = NEVER
     hang_at: int = NEVER

@@ -6,6 +6,7 @@ replay. Outside of graphs each run of operations is a recipe. A graph or recipe 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,12 +22,12 @@ OUT_OF_MEMORY = "synStatus=8 [Device not available] Device memory allocation fai
 
 
 class CardDouble:
-    """One card: its graphs, its recipes and its memory. `serving`: nothing new may be compiled any more.
+    """One card: its graphs, its recipes and its memory. `serving`: nothing new may be compiled any more; until then it takes `compile_s`.
 
     A token that is computed takes `token_bytes` for a moment; a graph keeps them, and its replays need no more.
     """
 
-    def __init__(self, memory_bytes: int = 96 * 2**30, token_bytes: int = 0, max_graphs: int | None = None) -> None:
+    def __init__(self, memory_bytes: int = 96 * 2**30, token_bytes: int = 0, max_graphs: int | None = None, compile_s: float = 0.0) -> None:
         self.serving = False
         self.recipes: set[tuple[Any, ...]] = set()
         self.graphs: list[CapturedGraphs] = []
@@ -34,6 +35,7 @@ class CardDouble:
         self.token_bytes = token_bytes
         self.held_bytes = 0
         self.max_graphs = max_graphs
+        self.compile_s = compile_s
         self.replaying = False
         self._recording = False
 
@@ -81,13 +83,15 @@ class CardDouble:
         with _disable_current_modes():
             yield
 
-    def refuse_new(self, what: str) -> None:
+    def compile(self, what: str) -> None:
+        """Takes its time; raises while the card serves."""
         if self.serving:
             raise UnwarmedShape(f"the card would compile while it serves: {what}")
+        time.sleep(self.compile_s)
 
     def _compiled(self, key: tuple[Any, ...], known: set[tuple[Any, ...]]) -> None:
         if key and key not in known:
-            self.refuse_new(f"a recipe of {len(key)} operations, first {key[0]}")
+            self.compile(f"a recipe of {len(key)} operations, first {key[0]}")
             known.add(key)
 
 
@@ -107,7 +111,7 @@ class CapturedGraphs:
         if key not in self.outputs and self._card.max_graphs is not None and len(self.outputs) >= self._card.max_graphs:
             return self._module(*args, **kwargs)  # silently, as the card does
         if key not in self.outputs:
-            self._card.refuse_new(f"a graph of {key}")
+            self._card.compile(f"a graph of {key}")
         with self._card.unrecorded():
             self._card.replaying = key in self.outputs
             fresh = self._module(*args, **kwargs)

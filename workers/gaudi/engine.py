@@ -42,6 +42,8 @@ class SharedColumnEngine:
     vocab_size: int
     precision: str
     cold = False
+    slowest_call_s = 0.0
+    """Of the warmed shapes: a call that compiles says nothing of those that serve."""
     equal_slots = False
     """Whether equal requests in different slots have equal bits."""
 
@@ -88,7 +90,9 @@ class SharedColumnEngine:
             self.cold = True
             return
         started_s = time()
-        self._use(Warmup(self, self.plan, self._library, self._folder).run(progress))
+        warmup = Warmup(self, self.plan, self._library, self._folder)
+        self._use(warmup.run(progress))
+        self.slowest_call_s = warmup.slowest_s
         self._n_compilations = self._library.n_compilations()
         report_recipes(self._settings, self._folder, started_s, self._n_compilations)
         self.ledger.serving = True

@@ -20,8 +20,6 @@ from workers.model_files import read_json
 log = logging.getLogger(__name__)
 
 PAD = 0
-TIMES = 2
-"""The first run compiles and captures, the second replays."""
 
 
 def area(pair: Bucket) -> tuple[int, int]:
@@ -55,6 +53,8 @@ class Warmup:
         self._library = library
         self._config = read_json(folder, "config.json")
         self._n_shapes = 0
+        self.slowest_s = 0.0
+        """The longest call of a shape that was compiled before."""
 
     def run(self, progress: Progress) -> tuple[Bucket, ...]:
         """The prefill pairs that may be used from now on. Raises `StartError` when none is left."""
@@ -64,9 +64,8 @@ class Warmup:
 
         def ran(what: str, run: Callable[[], object]) -> None:
             before_s, n_before = monotonic(), self._library.n_compilations()
-            for _ in range(TIMES):
-                run()
-            self._library.synchronize()
+            self._timed(run)  # compiles and captures
+            self.slowest_s = max(self.slowest_s, self._timed(run))
             self._n_shapes += 1
             n_left = n_planned - self._n_shapes
             log.info(
@@ -111,6 +110,12 @@ class Warmup:
                     raise
                 self._leave_out(ascending.pop(), "the card refused it beside its graphs")
         raise no_room(self._plan)
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        started_s = monotonic()
+        run()
+        self._library.synchronize()
+        return monotonic() - started_s
 
     def _order(self) -> Iterator[Bucket]:
         """The largest that fits comes first: it shows what the card's memory allows."""
