@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from workers.double_tokens import hashed_token
 from workers.engines.oracle import N_SPECIAL, N_WORDS, next_token
-from workers.neuron.double_tokens import hashed_token
 
 BACKEND = os.environ.get("FARM_BACKEND", "oracle")
 PROMPT_IDS = (15, 16, 77)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Settings
+from workers.double_tokens import HashTokens
 from workers.engines.base import Progress
 from workers.engines.gaudi_double import DoubleLibrary
 from workers.gaudi.behaving import Faults
@@ -13,7 +14,6 @@ from workers.gaudi.buckets import plan
 from workers.gaudi.double import CardDouble
 from workers.gaudi.engine import SharedColumnEngine
 from workers.gaudi.hashed import HashedDecoder
-from workers.neuron.double_tokens import HashTokens
 
 VOCAB = 120
 LENGTH = 64

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from workers.double_tokens import HashTokens
 from workers.engines.base import UnwarmedShape
 from workers.gaudi.double import CardDouble
 from workers.gaudi.hashed import RowClobbered, next_logits
-from workers.neuron.double_tokens import HashTokens
 
 
 class Doubling(torch.nn.Module):

@@ -11,9 +11,9 @@ import torch
 from tests.gaudi.doubles import LENGTH, VOCAB, card_of, engine_over
 from tests.parity.tiny import tiny_model
 from tests.schedule import Job, greedy, jobs, run
+from workers.double_tokens import hashed_token
 from workers.engines.base import DecodeRow, EngineFault, PrefillRow, UnwarmedShape
 from workers.gaudi.stock import StockDecoder
-from workers.neuron.double_tokens import hashed_token
 
 PLANS: dict[str, dict[str, Any]] = {
     "growing": {},

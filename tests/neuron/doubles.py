@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Settings
+from workers.double_tokens import HashTokens, NextToken
 from workers.engines.neuron_double import COMPILER, LIBRARY, DoubleLibrary, DoubleModel
 from workers.engines.oracle import N_SPECIAL, N_WORDS, write_model
 from workers.neuron.artifact import Artifact
-from workers.neuron.double import DeviceDouble, Faults, NextToken
-from workers.neuron.double_tokens import HashTokens
+from workers.neuron.double import DeviceDouble, Faults
 from workers.neuron.engine import StaticEngine
 
 ARTIFACT = Artifact(4, 32, 1, "float32", 32, True)

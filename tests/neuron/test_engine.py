@@ -14,10 +14,10 @@ from common.shapes import Bucket, prefill_length, smallest_bucket
 from tests.neuron.doubles import ARTIFACT, VOCAB, device_of, engine_over
 from tests.parity.tiny import tiny_model
 from tests.schedule import Job, greedy, jobs, picked, run
+from workers.double_tokens import HashTokens, ModelTokens, hashed_token
 from workers.engines.base import DecodeRow, EngineFault, PrefillRow, artifact_of
 from workers.neuron.artifact import Artifact
 from workers.neuron.double import DeviceDouble, Faults, SlotClobbered
-from workers.neuron.double_tokens import HashTokens, ModelTokens, hashed_token
 from workers.neuron.engine import StaticEngine
 from workers.neuron.rows import GREEDY, decode_inputs
 from workers.neuron.status import DeviceError

@@ -11,8 +11,8 @@ import pytest
 
 from tests.farm import Farm, wait_for
 from tests.neuron.doubles import exported
+from workers.double_tokens import hashed_token
 from workers.engines.oracle import N_SPECIAL, N_WORDS
-from workers.neuron.double_tokens import hashed_token
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,10 @@ from common.messages import VERSION, Event, First, Submit, Want
 from tests.neuron.doubles import ARTIFACT, VOCAB, engine_over
 from workers.batch import Batch
 from workers.device import Device
+from workers.double_tokens import HashTokens, hashed_token
 from workers.emitter import Output
 from workers.engines.base import artifact_of
 from workers.neuron.artifact import Artifact
-from workers.neuron.double_tokens import HashTokens, hashed_token
 from workers.sampling import Sampler
 from workers.scheduler import Idle, Knobs, Prefill, next_call
 from workers.slots import Row, State

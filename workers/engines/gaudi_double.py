@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from common.shapes import Bucket
+from workers.double_tokens import HashTokens
 from workers.engines.base import PrefillRow, Progress, Step
 from workers.engines.oracle import NOT_A_NUMBER, misbehave
 from workers.faults import read_faults
@@ -22,7 +23,6 @@ from workers.gaudi.engine import SharedColumnEngine
 from workers.gaudi.hashed import HASHED, HashedDecoder
 from workers.gaudi.library import Decoder, Memory, Versions
 from workers.model_files import eos_ids, n_weights, read_json
-from workers.neuron.double_tokens import HashTokens
 from workers.plain_model import plain_model
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ import torch
 
 from common.errors import StartError
 from common.shapes import Bucket
+from workers.double_tokens import HashTokens, ModelTokens
 from workers.engines.base import PrefillRow, Progress, Step
 from workers.engines.oracle import NOT_A_NUMBER, misbehave
+from workers.faults import read_faults
 from workers.model_files import eos_ids, n_weights
 from workers.neuron.artifact import Artifact, Wanted, parse, read_artifact
 from workers.neuron.cores import NO_DEVICE, NO_DEVICE_LINE, Host, usable
 from workers.neuron.double import DeviceDouble, Faults, failed
-from workers.neuron.double_tokens import HashTokens, ModelTokens
 from workers.neuron.engine import StaticEngine
 from workers.neuron.library import Model
 from workers.neuron.memory import text_config
@@ -106,7 +107,7 @@ class NeuronDoubleEngine(StaticEngine):
     """
 
     def __init__(self, settings: Settings, model_path: str, worker: str) -> None:
-        faults = Faults.parse(settings.double, settings.oracle_prefill_ms, settings.oracle_step_ms)
+        faults = read_faults(Faults, settings.double, prefill_ms=settings.oracle_prefill_ms, step_ms=settings.oracle_step_ms)
         self._salted = settings.oracle_salted
         super().__init__(settings, model_path, worker, DoubleLibrary(faults, (lambda: self.worker) if self._salted else str))
 

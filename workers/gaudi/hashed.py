@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from workers.double_tokens import NextToken
 from workers.gaudi.library import KeysValues
-from workers.neuron.double import NextToken
 
 HASHED = "int64"
 """What its cache holds."""

@@ -8,21 +8,16 @@ chip: masked columns are read as well, and a NaN times a weight of zero is NaN.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
 
 import torch
 
-from common.errors import StartError
+from workers.double_tokens import NextToken
+from workers.faults import NEVER
 from workers.neuron.artifact import Artifact
 from workers.neuron.graphs import graphs, require_compiled
-
-NextToken = Callable[[int, tuple[int, ...]], torch.Tensor]
-"""(slot, tokens from position 0) → float32 logits `[vocab]`."""
-
-NEVER = 1 << 60
 
 
 class SlotClobbered(AssertionError):
@@ -41,16 +36,6 @@ class Faults:
     hang_at: int = NEVER
     n_cores: int = 32
     load_status: int = 0
-
-    @classmethod
-    def parse(cls, text: str, prefill_ms: float = 0.0, step_ms: float = 0.0) -> Faults:
-        """Reads `name=value,…`; raises `StartError`."""
-        types: dict[str, Callable[[str], Any]] = {entry.name: type(entry.default) for entry in fields(cls)}
-        try:
-            pairs = dict(part.split("=", 1) for part in text.replace(" ", "").split(",") if part)
-            return replace(cls(prefill_ms, step_ms), **{name: types[name](value) for name, value in pairs.items()})
-        except (KeyError, ValueError):
-            raise StartError(f"Invalid argument: FARM_DOUBLE={text}, allowed are name=value with {', '.join(types)}") from None
 
 
 @dataclass

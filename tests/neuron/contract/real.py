@@ -6,10 +6,10 @@ from typing import Any
 
 from common.config import Settings
 from tests.parity.tiny import MAX_LENGTH, VOCAB_SIZE, tiny_model
+from workers.double_tokens import ModelTokens
 from workers.engines.neuron import OptimumModel, OptimumNeuron
 from workers.neuron.artifact import parse
 from workers.neuron.double import DeviceDouble
-from workers.neuron.double_tokens import ModelTokens
 from workers.neuron.engine import StaticEngine
 
 FAMILIES = ("llama", "qwen3", "granite", "phi3", "smollm3")

@@ -20,11 +20,11 @@ from common.errors import StartError
 from tests.farm import ROOT
 from tests.neuron.contract import stubs
 from tests.neuron.contract.real import LENGTH, ROWS, neuron_config, reference
+from workers.double_tokens import HashTokens
 from workers.engines.neuron import OptimumNeuron
 from workers.neuron.artifact import Artifact, parse, read_artifact
 from workers.neuron.cores import Host
 from workers.neuron.double import DeviceDouble
-from workers.neuron.double_tokens import HashTokens
 from workers.neuron.refusals import SUPPORTED_LIBRARIES, load_failure, require_same_versions
 from workers.neuron.start import open_model
 

@@ -13,6 +13,9 @@ from common.noise import mix64
 
 PEAK = 100.0
 
+NextToken = Callable[[int, tuple[int, ...]], torch.Tensor]
+"""(slot, tokens from position 0) → float32 logits `[vocab]`."""
+
 
 def hashed_token(tokens: tuple[int, ...], vocab_size: int, first: int = 0, salt: str = "") -> int:
     """The token after `tokens`: depends on each of them and its place; never one below `first`."""
