@@ -61,6 +61,13 @@ def test_a_start_without_room_for_any_prompt_says_what_to_lower() -> None:
     assert refused.value.code == 8
 
 
+def test_steps_that_find_no_room_beside_captured_prefills_say_so() -> None:
+    """A captured token keeps 4 MiB here; four rows of a step find less."""
+    with pytest.raises(StartError, match=r"the steps do not fit beside \d+ prefills; .*LIMIT_HPU_GRAPH=true") as refused:
+        engine_over(faults=Faults(memory_mb=880, token_kb=4096), LIMIT_HPU_GRAPH="false")
+    assert refused.value.code == 8
+
+
 def test_another_error_of_the_card_is_not_taken_for_a_lack_of_memory() -> None:
     with pytest.raises(RuntimeError, match="synLaunch failed"):
         engine_over(faults=Faults(fail_at=3))

@@ -90,12 +90,21 @@ class Warmup:
                 n_planned -= 1
         if not warmed:
             raise no_room(self._plan)
-        for n_columns in sorted(engine.columns, key=lambda n: n or 0):
-            ran(f"step over {n_columns or self._plan.max_length} columns", lambda n=n_columns: engine.step_over(n))  # type: ignore[misc]
-        ran("compaction", engine.compact)
-        for slot in range(self._plan.batch_size):
-            engine.scrub(slot)
-        ran("scrubbing", lambda: engine.scrub(0))
+        try:
+            for n_columns in sorted(engine.columns, key=lambda n: n or 0):
+                ran(f"step over {n_columns or self._plan.max_length} columns", lambda n=n_columns: engine.step_over(n))  # type: ignore[misc]
+            ran("compaction", engine.compact)
+            for slot in range(self._plan.batch_size):
+                engine.scrub(slot)
+            ran("scrubbing", lambda: engine.scrub(0))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise StartError(
+                f"out of device memory: the steps do not fit beside {len(warmed)} prefills; lower --max-batch-prefill-tokens, "
+                "--max-batch-size or --max-total-tokens, or set LIMIT_HPU_GRAPH=true",
+                OUT_OF_MEMORY,
+            ) from error
         return self._still_running(warmed)
 
     def _still_running(self, warmed: list[Bucket]) -> tuple[Bucket, ...]:
