@@ -49,7 +49,7 @@ class Batch:
     def fresh(self) -> list[Fresh]:
         """Rows that wait for their prefill, first come first."""
         self._arrived = [slot for slot in self._arrived if slot.state is State.PREFILL]
-        return [Fresh(slot.index, slot.row.n_prefill) for slot in self._arrived if slot.row is not None]
+        return [Fresh(slot.index, slot.row.n_prefill, slot.row.suspect) for slot in self._arrived if slot.row is not None]
 
     def place(self, row: Row) -> Slot:
         """Puts a request into a free slot, by the start rule: prefill what fits, replay the rest (design §6)."""

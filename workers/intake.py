@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 BELL_TIMEOUT_MS = 1000
 
+DOUBTFUL = 2
+"""Crashes after which a request is prefilled alone: only the guilty one reaches the third, whatever a prefill holds."""
+
 
 class Intake:
     """Asks only when there is reason to: the bell rang, or enough is known to wait."""
@@ -122,6 +125,7 @@ def _row(delivery: Delivery, submit: Submit, events: list[Event]) -> Row:
     deadline_s = monotonic() + delivery.remaining_ms / 1000 if delivery.remaining_ms > 0 else None
     row = Row(delivery.rid, delivery.epoch, submit, delivery.gateways, events, delivery.waited_ms, deadline_s=deadline_s)
     row.n_tokens = row.n_adopted = row.n_flushed = len(events)
+    row.suspect = delivery.crashes >= DOUBTFUL
     row.solo = delivery.kind == "solo"
     row.over = delivery.kind == "cancelled" or Fold(events).ended
     return row

@@ -26,10 +26,11 @@ class Demand(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """A row that waits for its prefill, first come first; `length` tokens go through prefill."""
+    """A row that waits for its prefill, first come first; `length` tokens go through prefill, `alone` without other rows."""
 
     slot: int
     length: int
+    alone: bool = False
 
 
 class Prefill(NamedTuple):
@@ -82,11 +83,11 @@ def _pack(fresh: Sequence[Fresh], shape: Shape, waste_max: float) -> Prefill:
     group = [head]
     bucket = smallest_bucket([head.length], shape)
     assert bucket is not None, f"no bucket for {head.length} tokens in {shape.buckets}"
-    for row in fresh[1:]:
+    for row in () if head.alone else fresh[1:]:
         lengths = [r.length for r in (*group, row)]
         wider = smallest_bucket(lengths, shape)
         alone = smallest_bucket([row.length], shape)
-        if wider is None or alone is None or wider.length > bucket.length or alone.length < (1 - waste_max) * bucket.length:
+        if row.alone or wider is None or alone is None or wider.length > bucket.length or alone.length < (1 - waste_max) * bucket.length:
             continue
         group.append(row)
         bucket = wider

@@ -64,6 +64,7 @@ class Row:
     arrived_s: float = field(default_factory=monotonic)
     deadline_s: float | None = None
     late: bool = False  # ended by its deadline
+    suspect: bool = False  # died twice with its worker: its next prefill takes nobody else
     solo: bool = False  # runs alone: it may have killed its workers
     over: bool = False  # arrived with nothing left to compute
 

@@ -104,12 +104,12 @@ async def test_two_deaths_in_a_row_before_the_first_flush(farm: Farm) -> None:
 
 
 async def test_a_worker_is_paused_beyond_its_lease_and_comes_back(farm: Farm) -> None:
-    """It is full, so it has nothing to pull: what it says first when it is back is the step that it was paused in."""
+    """Both are full, so it has nothing to pull: what it says first when it is back is the step that it was paused in."""
     url = farm.gateway()
     zombie = farm.worker(MAX_BATCH_SIZE="2")
     farm.worker()
     farm.wait_ready(2)
-    running = asyncio.create_task(streams(url, range(8), N_TOKENS))
+    running = asyncio.create_task(streams(url, range(2 + int(farm.env["MAX_BATCH_SIZE"])), N_TOKENS))
     redis = Redis.from_url(farm.server.url)
     await soon(lambda: [redis.hget(key, "journal") for key in redis.keys("*req:*")].count(zombie.ids()[0].encode()) == 2)
     engine = zombie.engine_pid()

@@ -46,6 +46,12 @@ def test_rows_that_would_take_the_same_length_alone_share_a_prefill() -> None:
     assert next_call(rows, 0, 0.0, SHAPE, KNOBS) == Prefill(Bucket(4, 64), (0, 1, 2))
 
 
+def test_a_suspect_takes_nobody_into_its_prefill() -> None:
+    rows = [Fresh(0, 60), Fresh(1, 60, alone=True), Fresh(2, 60)]
+    assert next_call(rows, 0, 0.0, SHAPE, KNOBS) == Prefill(Bucket(4, 64), (0, 2))
+    assert next_call(rows[1:], 0, 0.0, SHAPE, KNOBS) == Prefill(Bucket(1, 64), (1,))
+
+
 def test_running_rows_are_not_starved_by_prefill() -> None:
     assert next_call([Fresh(0, 10)], 3, 0.41, SHAPE, KNOBS) == Decode()
     assert next_call([Fresh(0, 10)], 0, 0.41, SHAPE, KNOBS) == Prefill(Bucket(1, 16), (0,))
