@@ -50,6 +50,7 @@ contract-neuron: install
 
 contract-gaudi: install
 	PYTHONPATH=$$($(py) -m tests.gaudi.environment) $(py) -m pytest -m contract_gaudi --timeout 300 tests/gaudi/contract
+	$(py) -m pytest -m contract_gaudi tests/gaudi --ignore tests/gaudi/contract
 
 # Images, for Docker where its daemon answers, else for Podman. TAG names their version.
 TAG ?= 0.1.0

@@ -13,7 +13,7 @@ import pytest
 
 from common.errors import RequestError
 from gateway.token_ids import IdEncoder
-from tests.farm import Farm
+from tests.farm import Farm, wait_for
 from tests.gateway.conftest import sse
 from tests.parity.drive import Job, expected
 from tests.parity.tiny import MAX_LENGTH, VOCAB_SIZE, tiny_model
@@ -46,8 +46,14 @@ def farm(tmp_path_factory: pytest.TempPathFactory, greedy: list[int]) -> Iterato
         farm.worker(FARM_SERVED_NAME="ids", SKIP_TOKENIZER_IN_TGI="true")
         farm.worker(FARM_SERVED_NAME="words")
         farm.wait_ready(3)
+        wait_for(lambda: len(models(farm.ports[0])) == 3, 20, farm.logs)  # an unknown name is answered by the first model
         yield farm
     server.stop()
+
+
+def models(port: int) -> list[Any]:
+    listed: list[Any] = httpx.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).json()["data"]
+    return listed
 
 
 @pytest.fixture
