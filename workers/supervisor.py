@@ -136,15 +136,19 @@ class Supervisor:
         self._doing = words["what"]
 
     async def _watch(self) -> None:
-        """A device call longer than the lease is a hang: its requests already run elsewhere. Two looks, or a pause would look like one."""
-        seen_s = 0.0
+        """A device call longer than the lease is a hang: its requests already run elsewhere.
+
+        It must be so at two looks: after a pause of the host the first finds a call that is about to end.
+        """
+        late_s = 0.0
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             since_s = self._note.read().since_s
-            if self._said.worker and since_s == seen_s != 0.0 and monotonic() - since_s > self._said.lease_s:
+            late = bool(self._said.worker and since_s and monotonic() - since_s > self._said.lease_s)
+            if late and since_s == late_s:
                 log.error("Hung worker=%s for %.0f s; it is killed", self._said.worker, monotonic() - since_s)
                 self._kill()
-            seen_s = since_s
+            late_s = since_s if late else 0.0
 
     async def _hand_back(self, how: str) -> None:
         """Gives the dead process' requests to others, blaming those its device was computing."""
