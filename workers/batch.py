@@ -81,6 +81,13 @@ class Batch:
         slot.move(State.ENDED)
         self._chores.append(lambda: self._engine.release(slot.index))
 
+    def settle(self) -> None:
+        """In the device thread, when this batch is over and its engine goes on: no slot keeps anything for the next batch."""
+        while self._chores:
+            self._chores.popleft()()
+        for slot in self.slots:
+            self._engine.release(slot.index)
+
     def free(self, rows: Sequence[Row]) -> None:
         for slot in self.slots:
             if slot.row in rows:

@@ -190,9 +190,11 @@ class EngineProcess:
             log.info("Drained worker=%s", worker)
         except* NewerVersion as error:
             self._outdated = True
+            await self._device.start(batch.settle)
             await broker.release(worker, "clean")
             log.error("Outdated worker=%s: %s; it takes nothing more until it is updated", worker, error.exceptions[0])
         except* Fenced:
+            await self._device.start(batch.settle)
             self._metrics.fenced.inc()
             log.warning("Fenced worker=%s: its lease passed, its requests run elsewhere", worker)
         finally:

@@ -97,6 +97,17 @@ def test_a_row_without_a_token_looks_at_what_it_writes() -> None:
     assert (ids.tolist(), positions.tolist(), int(token_idx)) == ([[7], [PAD]], [[2], [0]], 5)
 
 
+def test_a_row_that_a_step_does_not_name_keeps_what_it_holds() -> None:
+    columns = Columns(2, 8, PAD)
+    columns.place(Bucket(2, 4), [PrefillRow(0, [5, 6]), PrefillRow(1, [7, 8, 9])])
+    step = [DecodeRow(0, 7, 2)]
+    _, mask, _, _ = columns.decode_inputs(step)
+    columns.wrote(step)
+    assert mask[1].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
+    _, mask, _, _ = columns.decode_inputs([DecodeRow(1, 4, 3)])
+    assert mask[1].tolist() == [0, 1, 1, 1, 0, 1, 0, 0]
+
+
 def test_the_longest_row_reaches_the_last_column_with_one_compaction() -> None:
     """After a compaction the longest row needs as many columns as it has tokens, so it always ends before the columns do."""
     columns = Columns(2, 16, PAD)

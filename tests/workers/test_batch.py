@@ -11,6 +11,7 @@ import pytest
 
 from common import metrics
 from common.messages import VERSION, Event, First, Params, Submit, Want
+from tests.gaudi.doubles import engine_over as gaudi_engine
 from tests.parity.drive import Job, expected, tiny_engine
 from tests.parity.tiny import MAX_LENGTH, VOCAB_SIZE, tiny_model
 from workers.batch import Batch
@@ -169,6 +170,19 @@ async def test_a_fast_takeover_prefills_what_was_shown(model: Any, engine: CpuEn
     while await step(packed, tokens):
         continue
     assert tokens[again.rid] == whole[6:]
+
+
+async def test_a_batch_that_is_over_leaves_nothing_in_its_engine() -> None:
+    """A fenced worker goes on with the same engine under a new id; what ran is not this batch's any more."""
+    shared = gaudi_engine()
+    packed = Batch(shared, Device(), Sampler(shared.vocab_size), 256, metrics.worker())
+    for number in range(2):
+        packed.place(row(number, [20, 21, 22], 9))
+    for _ in range(3):
+        await step(packed, {})
+    assert shared._columns.live > 0
+    packed.settle()
+    assert (shared._columns.live, shared._columns.next) == (0, 0)
 
 
 async def test_who_was_cancelled_during_a_call_gives_no_token_and_harms_nobody(model: Any, engine: CpuEngine) -> None:

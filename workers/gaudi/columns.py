@@ -65,13 +65,15 @@ class Columns:
         return ids, mask, positions, torch.tensor([row.slot for row in filled])
 
     def decode_inputs(self, rows: Sequence[DecodeRow]) -> DecodeInputs:
-        """One step of all rows. A row without a token looks at the column it writes, so that no row looks at nothing."""
+        """One step of all rows. A row without a token looks only at the column it writes: at nothing would be NaN."""
         n_rows = len(self._mask)
         ids, positions = torch.full((n_rows, 1), self._pad), torch.zeros(n_rows, 1, dtype=torch.int64)
         for row in rows:
             ids[row.slot, 0] = row.token
             positions[row.slot, 0] = row.at
-        mask = self._mask.clone()
+        mask = torch.zeros_like(self._mask)
+        named = [row.slot for row in rows]
+        mask[named] = self._mask[named]
         mask[:, self.next] = 1
         return ids, mask, positions, torch.tensor(self.next + 1)
 
