@@ -167,6 +167,13 @@ def test_every_request_and_every_resume_has_a_warmed_prefill(settings: Settings,
     assert prefill_length(n_input, shape) == n_input, "what is admitted is prefilled whole"
 
 
+def test_no_length_is_longer_than_the_longest_prompt_needs() -> None:
+    """The first steps double up to the step: those that no prompt reaches are left out."""
+    env = {"MAX_BATCH_SIZE": "2", "MAX_TOTAL_TOKENS": "3", "MAX_INPUT_TOKENS": "1", "MAX_BATCH_PREFILL_TOKENS": "2"}
+    steps = {"PAD_SEQUENCE_TO_MULTIPLE_OF": "1", "VLLM_PROMPT_SEQ_BUCKET_STEP": "3"}
+    assert plan(Settings.from_env({"FARM_BACKEND": "gaudi", **env, **steps}), 3).prefills == (Bucket(1, 1), Bucket(2, 1))
+
+
 @given(given_settings(), st.integers(2, 10_000))
 def test_pairs_and_columns_stay_within_what_was_asked(settings: Settings, max_positions: int) -> None:
     made = plan(settings, max_positions)

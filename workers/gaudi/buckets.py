@@ -101,6 +101,7 @@ def plan(settings: Settings, max_positions: int) -> Plan:
     if longest < max_input:
         raise StartError(f"VLLM_PROMPT_SEQ_BUCKET_MAX={longest} is less than `max_input_tokens`({max_input})")
     lengths = seq.up_to(min(_multiple(longest, seq.step), max_length))
+    lengths = tuple(length for length, shorter in zip(lengths, (0, *lengths), strict=False) if shorter < longest)
     rows = row.up_to(min(settings.vllm_prompt_bs_bucket_max or n_rows, n_rows))
     budget = settings.max_batch_prefill_tokens or max(PREFILL_TOKENS, max_input)
     blocks = block.up_to(n_rows * math.ceil(max_length / BLOCK))
