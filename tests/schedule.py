@@ -12,6 +12,7 @@ import torch
 
 from common.messages import Params
 from common.shapes import prefill_length, smallest_bucket
+from workers.double_tokens import hashed_token
 from workers.engines.base import DecodeRow, Engine, PrefillRow, Step
 
 Guard = Callable[[dict[int, int]], None]
@@ -62,6 +63,14 @@ def run(engine: Engine, wanted: Sequence[Job], rng: random.Random, guard: Guard 
         for slot in [slot for slot, job in running.items() if job.over]:
             del running[slot]
             engine.release(slot)
+
+
+def hashed(job: Job, vocab_size: int) -> list[int]:
+    """What a double without weights gives this prompt alone, as far as the job ran."""
+    tokens = list(job.prompt)
+    while len(tokens) < len(job.prompt) + min(job.n_new, job.leaves_after):
+        tokens.append(hashed_token(tuple(tokens), vocab_size))
+    return tokens[len(job.prompt) :]
 
 
 def greedy(model: Any, job: Job) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 
 from tests.gaudi.doubles import LENGTH, VOCAB, card_of, engine_over
 from tests.parity.tiny import tiny_model
-from tests.schedule import Job, greedy, jobs, run
+from tests.schedule import Job, greedy, hashed, jobs, run
 from workers.double_tokens import hashed_token
 from workers.engines.base import DecodeRow, EngineFault, PrefillRow, UnwarmedShape
 from workers.gaudi.stock import StockDecoder
@@ -25,14 +25,6 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def hashed(job: Job) -> list[int]:
-    """What the hash gives this prompt alone."""
-    tokens = list(job.prompt)
-    while len(tokens) < len(job.prompt) + min(job.n_new, job.leaves_after):
-        tokens.append(hashed_token(tuple(tokens), VOCAB))
-    return tokens[len(job.prompt) :]
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("env", PLANS.values(), ids=PLANS)
 def test_random_schedules_give_each_request_what_it_gets_alone(env: dict[str, Any], seed: int) -> None:
@@ -41,7 +33,7 @@ def test_random_schedules_give_each_request_what_it_gets_alone(env: dict[str, An
     rng = random.Random(seed)
     wanted = jobs(rng, 40, LENGTH, VOCAB)
     run(engine, wanted, rng)
-    assert [job.tokens for job in wanted] == [hashed(job) for job in wanted]
+    assert [job.tokens for job in wanted] == [hashed(job, VOCAB) for job in wanted]
     assert (engine.ledger.n_unwarmed, card_of(engine).n_compilations) == (0, n_compiled)
 
 

@@ -13,7 +13,7 @@ from common.messages import Params
 from common.shapes import Bucket, prefill_length, smallest_bucket
 from tests.neuron.doubles import ARTIFACT, VOCAB, device_of, engine_over
 from tests.parity.tiny import tiny_model
-from tests.schedule import Job, greedy, jobs, picked, run
+from tests.schedule import Job, greedy, hashed, jobs, picked, run
 from workers.double_tokens import HashTokens, ModelTokens, hashed_token
 from workers.engines.base import DecodeRow, EngineFault, PrefillRow, artifact_of
 from workers.neuron.artifact import Artifact
@@ -34,14 +34,6 @@ ARTIFACTS = {
 }
 
 
-def hashed(job: Job) -> list[int]:
-    """What the hash gives this prompt alone."""
-    tokens = list(job.prompt)
-    while len(tokens) < len(job.prompt) + min(job.n_new, job.leaves_after):
-        tokens.append(hashed_token(tuple(tokens), VOCAB))
-    return tokens[len(job.prompt) :]
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("artifact", ARTIFACTS.values(), ids=ARTIFACTS)
 def test_random_schedules_give_each_request_what_it_gets_alone(artifact: Artifact, seed: int) -> None:
@@ -49,7 +41,7 @@ def test_random_schedules_give_each_request_what_it_gets_alone(artifact: Artifac
     rng = random.Random(seed)
     wanted = jobs(rng, 40, artifact.sequence_length, VOCAB)
     run(engine, wanted, rng, lambda occupied: setattr(device_of(engine), "occupied", occupied))
-    assert [job.tokens for job in wanted] == [hashed(job) for job in wanted]
+    assert [job.tokens for job in wanted] == [hashed(job, VOCAB) for job in wanted]
     assert engine.ledger.n_unwarmed == 0
 
 
@@ -68,7 +60,7 @@ def test_h7_a_row_may_fill_its_slot_to_the_last_position(n_prompt: int) -> None:
     engine = engine_over()
     job = Job([3] * n_prompt, 32 - n_prompt)
     run(engine, [job], random.Random(0))
-    assert job.tokens == hashed(job)
+    assert job.tokens == hashed(job, VOCAB)
     with pytest.raises(AssertionError, match="ends at the compiled length"):
         engine.decode([DecodeRow(0, 1, 32)])
 
@@ -79,7 +71,7 @@ def test_h2_a_prompt_of_one_token_starts_as_a_row_of_a_decode() -> None:
     device_of(engine).occupied = {0: 3}
     n_calls = len(device_of(engine).calls)
     run(engine, [job := Job([40], 1)], random.Random(0))
-    assert device_of(engine).calls[n_calls:] == ["decode"] and job.tokens == hashed(job)
+    assert device_of(engine).calls[n_calls:] == ["decode"] and job.tokens == hashed(job, VOCAB)
 
 
 def test_h5_a_slot_named_twice_is_our_bug() -> None:
@@ -181,7 +173,7 @@ def afterwards(engine: StaticEngine, n_prompt: int) -> int:
     """How many of twelve requests, in all slots, get what they get alone."""
     wanted = [Job([7] * n_prompt, 5) for _ in range(12)]
     run(engine, wanted, random.Random(2))
-    return sum(job.tokens == hashed(job) for job in wanted)
+    return sum(job.tokens == hashed(job, VOCAB) for job in wanted)
 
 
 HEALED = [
