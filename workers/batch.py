@@ -83,8 +83,7 @@ class Batch:
 
     def settle(self) -> None:
         """In the device thread, when this batch is over and its engine goes on: no slot keeps anything for the next batch."""
-        while self._chores:
-            self._chores.popleft()()
+        self._do_chores()
         for slot in self.slots:
             self._engine.release(slot.index)
 
@@ -162,11 +161,14 @@ class Batch:
     def _compute_decode(self, rows: list[DecodeRow], pairs: list[tuple[Slot, Row]]) -> list[Picked]:
         return self._measured("decode", lambda: self._engine.decode(rows), rows, _contexts(pairs))[1]
 
+    def _do_chores(self) -> None:
+        while self._chores:
+            self._chores.popleft()()
+
     def _measured(
         self, method: str, forward: Callable[[], Step], rows: Sequence[PrefillRow | DecodeRow], contexts: list[Context | None]
     ) -> tuple[Step, list[Picked]]:
-        while self._chores:
-            self._chores.popleft()()
+        self._do_chores()
         metrics, started_s = self._metrics, monotonic()
         metrics.calls[method].inc()
         try:

@@ -11,13 +11,6 @@ from tests.servers import Server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
     """Gaudi engines over the double, on a model of the oracle's words."""
     model = plain(tmp_path / "model")

@@ -11,13 +11,6 @@ from tests.servers import Server
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def farm(tmp_path: Path, server: Server) -> Iterator[Farm]:
     """Neuron engines over the double, on a folder as an export leaves it."""
     model = exported(tmp_path / "model")

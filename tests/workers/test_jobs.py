@@ -21,13 +21,6 @@ from workers.jobs.models import job_for
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path).start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def env(server: Server, tmp_path: Path) -> dict[str, str]:
     return {"FARM_JOBS_URL": f"redis://127.0.0.1:{server.port}/1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "data")}
 
